@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The deliverable: the HTTP API, the command line, tokenizer and chat templates, and the wiring of everything below.
+//!
+//! The library holds the logic, so that tests and the bench can drive it; the binary `met` is a thin `main`.
+
+#![forbid(unsafe_code)]
