@@ -1,0 +1,599 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The step block: all that varies from step to step, in one array of 32-bit words.
+//!
+//! A program's arguments are constant; the step block is what a submit brings. It is self-describing, so that a kernel
+//! takes one pointer: the header holds the live counts and the word offset of each field. The layout follows from
+//! [`StepLimits`] alone and is fixed when the programs are recorded.
+//!
+//! ```text
+//! word 0..8    counts: rows, logits rows, work items, table deltas, history entries, bias entries, 0, 0
+//! word 8..17   offsets: ids, positions, slots, work, logits_rows, deltas, sampling, history, bias
+//! ```
+//!
+//! `rows` are the tokens of the step: decode rows and rows of prefill chunks, grouped by sequence and ascending in
+//! position within it. A *work item* is one such run of rows.
+
+use std::sync::Arc;
+
+/// Words of the header.
+const HEADER: usize = 32;
+/// Words of a work item, a table delta, a history entry and a bias entry.
+const WORK_WORDS: usize = 4;
+const DELTA_WORDS: usize = 2;
+const PAIR_WORDS: usize = 2;
+
+/// Capacities that the programs and the memory plan are built for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StepLimits {
+    /// Tokens in one step (prefill rows and decode rows together).
+    pub rows: u32,
+    /// Rows of one step whose logits are wanted.
+    pub logits_rows: u32,
+    /// Sequences that hold a block table.
+    pub slots: u32,
+    /// Blocks of [`crate::KV_BLOCK`] tokens in one block table: the context length over 16, rounded up.
+    pub blocks_per_slot: u32,
+    /// Penalty history entries over all logits rows of one step.
+    pub history: u32,
+    /// Logit bias entries over all logits rows of one step.
+    pub bias: u32,
+}
+
+/// Live counts of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepCounts {
+    /// Tokens in the step.
+    pub rows: u32,
+    /// Rows whose logits are wanted.
+    pub logits_rows: u32,
+    /// Runs of rows of one sequence.
+    pub work: u32,
+    /// Block-table writes.
+    pub deltas: u32,
+    /// Penalty history entries.
+    pub history: u32,
+    /// Logit bias entries.
+    pub bias: u32,
+}
+
+/// A run of rows of one sequence: rows `first_row..first_row + rows`, positions ascending by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkItem {
+    /// The sequence's slot (row of the block tables).
+    pub slot: u32,
+    /// Its first row in the step.
+    pub first_row: u32,
+    /// How many rows.
+    pub rows: u32,
+    /// Position of its first row in the sequence.
+    pub first_position: u32,
+}
+
+/// What the sampler needs for one logits row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SampleRow {
+    /// 0 = greedy.
+    pub temperature: f32,
+    /// Nucleus mass; 1 = off.
+    pub top_p: f32,
+    /// Smallest probability relative to the largest; 0 = off.
+    pub min_p: f32,
+    /// Largest number of candidates; 0 = off.
+    pub top_k: u32,
+    /// Multiplicative penalty over prompt and output tokens; 1 = off.
+    pub repetition: f32,
+    /// Additive penalty for tokens present in the output; 0 = off.
+    pub presence: f32,
+    /// Additive penalty per occurrence in the output; 0 = off.
+    pub frequency: f32,
+    /// Seed of the counter generator.
+    pub seed: u64,
+    /// Choice index of the request.
+    pub choice: u32,
+    /// Position of the token that is drawn (its index in the sequence).
+    pub position: u32,
+    /// The token that is taken whatever the logits say (replay after recompute, prompt logprobs, teacher forcing).
+    pub forced: Option<u32>,
+    /// How many alternatives to report, at most [`SampleRow::MAX_TOP`].
+    pub top: u32,
+}
+
+impl SampleRow {
+    /// Most alternatives that one row reports.
+    pub const MAX_TOP: u32 = 20;
+    /// Words of an encoded row.
+    pub const WORDS: usize = 20;
+    const NONE: u32 = u32::MAX;
+
+    /// Greedy, nothing reported.
+    #[must_use]
+    pub fn greedy(position: u32) -> SampleRow {
+        SampleRow {
+            temperature: 0.0,
+            top_p: 1.0,
+            min_p: 0.0,
+            top_k: 0,
+            repetition: 1.0,
+            presence: 0.0,
+            frequency: 0.0,
+            seed: 0,
+            choice: 0,
+            position,
+            forced: None,
+            top: 0,
+        }
+    }
+
+    fn encode(&self, words: &mut [u32], history: (u32, u32), bias: (u32, u32)) {
+        words.copy_from_slice(&[
+            self.temperature.to_bits(),
+            self.top_p.to_bits(),
+            self.min_p.to_bits(),
+            self.top_k,
+            self.repetition.to_bits(),
+            self.presence.to_bits(),
+            self.frequency.to_bits(),
+            self.seed as u32,
+            (self.seed >> 32) as u32,
+            self.choice,
+            self.position,
+            self.forced.unwrap_or(Self::NONE),
+            self.top,
+            history.0,
+            history.1,
+            bias.0,
+            bias.1,
+            0,
+            0,
+            0,
+        ]);
+    }
+
+    fn decode(w: &[u32]) -> (SampleRow, (u32, u32), (u32, u32)) {
+        let row = SampleRow {
+            temperature: f32::from_bits(w[0]),
+            top_p: f32::from_bits(w[1]),
+            min_p: f32::from_bits(w[2]),
+            top_k: w[3],
+            repetition: f32::from_bits(w[4]),
+            presence: f32::from_bits(w[5]),
+            frequency: f32::from_bits(w[6]),
+            seed: u64::from(w[7]) | u64::from(w[8]) << 32,
+            choice: w[9],
+            position: w[10],
+            forced: (w[11] != Self::NONE).then_some(w[11]),
+            top: w[12],
+        };
+        (row, (w[13], w[14]), (w[15], w[16]))
+    }
+}
+
+/// One token's share in the penalties: how often it stands in the output, and whether it stands in the prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryEntry {
+    /// The token.
+    pub token: u32,
+    /// Occurrences in the output.
+    pub output_count: u32,
+    /// Whether the prompt holds it.
+    pub in_prompt: bool,
+}
+
+impl HistoryEntry {
+    /// The two words of the step block: the token, then count and prompt bit.
+    #[must_use]
+    pub fn to_words(self) -> [u32; 2] {
+        [
+            self.token,
+            self.output_count << 1 | u32::from(self.in_prompt),
+        ]
+    }
+
+    /// The inverse of [`HistoryEntry::to_words`].
+    #[must_use]
+    pub fn from_words(w: [u32; 2]) -> HistoryEntry {
+        HistoryEntry {
+            token: w[0],
+            output_count: w[1] >> 1,
+            in_prompt: w[1] & 1 == 1,
+        }
+    }
+}
+
+/// Word offsets of the fields, from [`StepLimits`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepLayout {
+    limits: StepLimits,
+    offsets: [usize; FIELDS],
+    words: usize,
+}
+
+const FIELDS: usize = 9;
+const IDS: usize = 0;
+const POSITIONS: usize = 1;
+const SLOTS: usize = 2;
+const WORK: usize = 3;
+const LOGITS_ROWS: usize = 4;
+const DELTAS: usize = 5;
+const SAMPLING: usize = 6;
+const HISTORY: usize = 7;
+const BIAS: usize = 8;
+
+impl StepLayout {
+    /// The layout for these limits. Fields start at multiples of 16 words (64 bytes).
+    #[must_use]
+    pub fn new(limits: StepLimits) -> StepLayout {
+        let rows = limits.rows as usize;
+        let logits = limits.logits_rows as usize;
+        let tables = limits.slots as usize * limits.blocks_per_slot as usize;
+        let sizes = [
+            rows,
+            rows,
+            rows,
+            limits.slots as usize * WORK_WORDS,
+            logits,
+            tables * DELTA_WORDS,
+            logits * SampleRow::WORDS,
+            limits.history as usize * PAIR_WORDS,
+            limits.bias as usize * PAIR_WORDS,
+        ];
+        let mut offsets = [0; FIELDS];
+        let mut at = HEADER;
+        for (offset, size) in offsets.iter_mut().zip(sizes) {
+            *offset = at;
+            at += size.next_multiple_of(16);
+        }
+        StepLayout {
+            limits,
+            offsets,
+            words: at,
+        }
+    }
+
+    /// The limits it was made from.
+    #[must_use]
+    pub fn limits(&self) -> &StepLimits {
+        &self.limits
+    }
+
+    /// Words of a block.
+    #[must_use]
+    pub fn words(&self) -> usize {
+        self.words
+    }
+}
+
+/// A field of the step block is full: the planner broke a limit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the step block holds {limit} {field}, and one more was pushed: the step plan breaks its limits"
+)]
+pub struct StepFull {
+    /// The field.
+    pub field: &'static str,
+    /// Its capacity.
+    pub limit: u32,
+}
+
+/// One step's varying data. Cleared and filled again for each step; never reallocated.
+#[derive(Clone, Debug)]
+pub struct StepBlock {
+    layout: Arc<StepLayout>,
+    words: Vec<u32>,
+    counts: StepCounts,
+}
+
+impl StepBlock {
+    /// An empty block.
+    #[must_use]
+    pub fn new(layout: Arc<StepLayout>) -> StepBlock {
+        let mut words = vec![0; layout.words];
+        for (i, offset) in layout.offsets.iter().enumerate() {
+            words[8 + i] = *offset as u32;
+        }
+        StepBlock {
+            layout,
+            words,
+            counts: StepCounts::default(),
+        }
+    }
+
+    /// Forgets all rows.
+    pub fn clear(&mut self) {
+        self.counts = StepCounts::default();
+        self.store_counts();
+    }
+
+    /// Appends a run of rows of one sequence and its work item.
+    ///
+    /// # Errors
+    /// [`StepFull`] if rows or work items run out; the block is then unchanged.
+    pub fn push_run(
+        &mut self,
+        slot: u32,
+        first_position: u32,
+        tokens: &[u32],
+    ) -> Result<WorkItem, StepFull> {
+        let first = self.counts.rows;
+        let rows = tokens.len() as u32;
+        check("rows", first + rows, self.layout.limits.rows)?;
+        check("work items", self.counts.work + 1, self.layout.limits.slots)?;
+        for (i, token) in tokens.iter().enumerate() {
+            let at = first as usize + i;
+            self.words[self.layout.offsets[IDS] + at] = *token;
+            self.words[self.layout.offsets[POSITIONS] + at] = first_position + i as u32;
+            self.words[self.layout.offsets[SLOTS] + at] = slot;
+        }
+        let at = self.layout.offsets[WORK] + self.counts.work as usize * WORK_WORDS;
+        self.words[at..at + WORK_WORDS].copy_from_slice(&[slot, first, rows, first_position]);
+        self.counts.rows += rows;
+        self.counts.work += 1;
+        self.store_counts();
+        Ok(WorkItem {
+            slot,
+            first_row: first,
+            rows,
+            first_position,
+        })
+    }
+
+    /// Asks for the logits of `row`, with its sampling.
+    ///
+    /// # Errors
+    /// [`StepFull`] if logits rows, history or bias entries run out; the block is then unchanged.
+    pub fn push_logits(
+        &mut self,
+        row: u32,
+        sample: &SampleRow,
+        history: &[HistoryEntry],
+        bias: &[(u32, f32)],
+    ) -> Result<u32, StepFull> {
+        let limits = self.layout.limits;
+        let index = self.counts.logits_rows;
+        check("logits rows", index + 1, limits.logits_rows)?;
+        check(
+            "history entries",
+            self.counts.history + history.len() as u32,
+            limits.history,
+        )?;
+        check(
+            "bias entries",
+            self.counts.bias + bias.len() as u32,
+            limits.bias,
+        )?;
+        self.words[self.layout.offsets[LOGITS_ROWS] + index as usize] = row;
+        let at = self.layout.offsets[SAMPLING] + index as usize * SampleRow::WORDS;
+        sample.encode(
+            &mut self.words[at..at + SampleRow::WORDS],
+            (self.counts.history, history.len() as u32),
+            (self.counts.bias, bias.len() as u32),
+        );
+        let mut at = self.layout.offsets[HISTORY] + self.counts.history as usize * PAIR_WORDS;
+        for entry in history {
+            self.words[at..at + 2].copy_from_slice(&entry.to_words());
+            at += PAIR_WORDS;
+        }
+        let mut at = self.layout.offsets[BIAS] + self.counts.bias as usize * PAIR_WORDS;
+        for (token, value) in bias {
+            self.words[at..at + 2].copy_from_slice(&[*token, value.to_bits()]);
+            at += PAIR_WORDS;
+        }
+        self.counts.logits_rows += 1;
+        self.counts.history += history.len() as u32;
+        self.counts.bias += bias.len() as u32;
+        self.store_counts();
+        Ok(index)
+    }
+
+    /// Sets entry `index` of the block table of `slot` to `block`, before the step's kernels run.
+    ///
+    /// # Errors
+    /// [`StepFull`] if there are more deltas than table entries, or if the entry lies outside the tables.
+    pub fn push_delta(&mut self, slot: u32, index: u32, block: u32) -> Result<(), StepFull> {
+        let limits = self.layout.limits;
+        let entries = limits.slots * limits.blocks_per_slot;
+        check("table deltas", self.counts.deltas + 1, entries)?;
+        check("block-table slots", slot + 1, limits.slots)?;
+        check(
+            "block-table entries of a slot",
+            index + 1,
+            limits.blocks_per_slot,
+        )?;
+        let at = self.layout.offsets[DELTAS] + self.counts.deltas as usize * DELTA_WORDS;
+        self.words[at..at + 2].copy_from_slice(&[slot * limits.blocks_per_slot + index, block]);
+        self.counts.deltas += 1;
+        self.store_counts();
+        Ok(())
+    }
+
+    fn store_counts(&mut self) {
+        let c = self.counts;
+        self.words[..8].copy_from_slice(&[
+            c.rows,
+            c.logits_rows,
+            c.work,
+            c.deltas,
+            c.history,
+            c.bias,
+            0,
+            0,
+        ]);
+    }
+
+    /// The layout.
+    #[must_use]
+    pub fn layout(&self) -> &Arc<StepLayout> {
+        &self.layout
+    }
+
+    /// The whole block as the device sees it.
+    #[must_use]
+    pub fn words(&self) -> &[u32] {
+        &self.words
+    }
+
+    /// Live counts.
+    #[must_use]
+    pub fn counts(&self) -> StepCounts {
+        self.counts
+    }
+
+    fn field(&self, field: usize, words: usize) -> &[u32] {
+        &self.words[self.layout.offsets[field]..self.layout.offsets[field] + words]
+    }
+
+    /// Token ids, `[rows]`.
+    #[must_use]
+    pub fn ids(&self) -> &[u32] {
+        self.field(IDS, self.counts.rows as usize)
+    }
+
+    /// Positions in the sequence, `[rows]`.
+    #[must_use]
+    pub fn positions(&self) -> &[u32] {
+        self.field(POSITIONS, self.counts.rows as usize)
+    }
+
+    /// Slots, `[rows]`.
+    #[must_use]
+    pub fn slots(&self) -> &[u32] {
+        self.field(SLOTS, self.counts.rows as usize)
+    }
+
+    /// The runs of rows, `[work]`.
+    pub fn work(&self) -> impl ExactSizeIterator<Item = WorkItem> + '_ {
+        self.field(WORK, self.counts.work as usize * WORK_WORDS)
+            .chunks_exact(WORK_WORDS)
+            .map(|w| WorkItem {
+                slot: w[0],
+                first_row: w[1],
+                rows: w[2],
+                first_position: w[3],
+            })
+    }
+
+    /// Rows whose logits are wanted, `[logits_rows]`.
+    #[must_use]
+    pub fn logits_rows(&self) -> &[u32] {
+        self.field(LOGITS_ROWS, self.counts.logits_rows as usize)
+    }
+
+    /// Block-table writes: (entry of the tables arena, block).
+    pub fn deltas(&self) -> impl ExactSizeIterator<Item = (u32, u32)> + '_ {
+        self.field(DELTAS, self.counts.deltas as usize * DELTA_WORDS)
+            .chunks_exact(DELTA_WORDS)
+            .map(|w| (w[0], w[1]))
+    }
+
+    /// Sampling of logits row `index`, with its history and bias entries as word pairs.
+    ///
+    /// # Panics
+    /// If `index` is not below the count of logits rows.
+    #[must_use]
+    pub fn sampling(&self, index: u32) -> (SampleRow, &[u32], &[u32]) {
+        assert!(index < self.counts.logits_rows);
+        let at = self.layout.offsets[SAMPLING] + index as usize * SampleRow::WORDS;
+        let (row, history, bias) = SampleRow::decode(&self.words[at..at + SampleRow::WORDS]);
+        let pairs = |field: usize, (begin, len): (u32, u32)| {
+            let at = self.layout.offsets[field] + begin as usize * PAIR_WORDS;
+            &self.words[at..at + len as usize * PAIR_WORDS]
+        };
+        (row, pairs(HISTORY, history), pairs(BIAS, bias))
+    }
+}
+
+fn check(field: &'static str, wanted: u32, limit: u32) -> Result<(), StepFull> {
+    if wanted > limit {
+        Err(StepFull { field, limit })
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block() -> StepBlock {
+        let limits = StepLimits {
+            rows: 8,
+            logits_rows: 2,
+            slots: 3,
+            blocks_per_slot: 4,
+            history: 4,
+            bias: 3,
+        };
+        StepBlock::new(Arc::new(StepLayout::new(limits)))
+    }
+
+    #[test]
+    fn what_is_pushed_reads_back() {
+        let mut b = block();
+        b.push_run(2, 5, &[10, 11, 12]).unwrap();
+        b.push_run(0, 0, &[7]).unwrap();
+        b.push_delta(2, 3, 99).unwrap();
+        let sample = SampleRow {
+            seed: 1 << 40 | 3,
+            forced: Some(0),
+            top: 5,
+            temperature: 0.7,
+            ..SampleRow::greedy(8)
+        };
+        let history = [HistoryEntry {
+            token: 4,
+            output_count: 2,
+            in_prompt: true,
+        }];
+        b.push_logits(2, &SampleRow::greedy(8), &[], &[]).unwrap();
+        b.push_logits(3, &sample, &history, &[(1, -2.5)]).unwrap();
+        assert_eq!(b.ids(), [10, 11, 12, 7]);
+        assert_eq!(b.positions(), [5, 6, 7, 0]);
+        assert_eq!(b.slots(), [2, 2, 2, 0]);
+        assert_eq!(
+            b.work().nth(1),
+            Some(WorkItem {
+                slot: 0,
+                first_row: 3,
+                rows: 1,
+                first_position: 0
+            })
+        );
+        assert_eq!(b.logits_rows(), [2, 3]);
+        assert_eq!(b.deltas().collect::<Vec<_>>(), [(11, 99)]);
+        let (row, h, bias) = b.sampling(1);
+        assert_eq!(row, sample);
+        assert_eq!(HistoryEntry::from_words([h[0], h[1]]), history[0]);
+        assert_eq!(bias, [1, (-2.5f32).to_bits()]);
+        b.clear();
+        assert_eq!(b.counts(), StepCounts::default());
+    }
+
+    #[test]
+    fn a_full_field_is_named_and_nothing_changes() {
+        let mut b = block();
+        b.push_run(0, 0, &[1; 8]).unwrap();
+        let before = b.counts();
+        assert_eq!(
+            b.push_run(1, 0, &[1]),
+            Err(StepFull {
+                field: "rows",
+                limit: 8
+            })
+        );
+        assert_eq!(
+            b.push_delta(3, 0, 0),
+            Err(StepFull {
+                field: "block-table slots",
+                limit: 3
+            })
+        );
+        assert_eq!(
+            b.push_delta(0, 4, 0),
+            Err(StepFull {
+                field: "block-table entries of a slot",
+                limit: 4
+            })
+        );
+        assert_eq!(b.counts(), before);
+    }
+}
