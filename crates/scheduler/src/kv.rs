@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The scheduler's view of the KV cache: accounts of blocks, no bytes.
+
+use crate::plan::{BlockCopy, TableDelta};
+
+/// Accounts of the paged KV pool. A sequence is named by its slot, from [`KvAccounts::admit`] to
+/// [`KvAccounts::release`]. `tokens` always counts from position 0 of the sequence.
+pub trait KvAccounts {
+    /// Tokens in a block.
+    fn block_tokens(&self) -> u32;
+
+    /// Blocks of the pool, populated or not.
+    fn total_blocks(&self) -> u32;
+
+    /// Blocks that [`KvAccounts::admit`] and [`KvAccounts::grow`] could hand out now: free ones, and cached ones that no
+    /// sequence uses.
+    fn available_blocks(&self) -> u32;
+
+    /// Opens `slot`: attaches the longest cached prefix of `tokens` (never all of them: the last one is computed again)
+    /// and takes blocks for the rest. `None`, and nothing changed, if fewer than `admission.spare` blocks would remain.
+    fn admit(&mut self, slot: u32, admission: &Admission<'_>) -> Option<Attached>;
+
+    /// How many of `tokens` an admission in `namespace` would find cached. Changes nothing.
+    fn cached(&self, namespace: u64, tokens: &[u32]) -> u32;
+
+    /// Appends a block to the table of `slot`; evicts a cached one if it must. `None` if none is left.
+    fn grow(&mut self, slot: u32) -> Option<u32>;
+
+    /// The block table of `slot`, by position over block size.
+    fn table(&self, slot: u32) -> &[u32];
+
+    /// Says that the KV of `tokens` is stored: full blocks enter the prefix cache. Where the cache holds an equal block
+    /// already, the sequence changes over to that one (its bits are equal, by the numerics contract), and the table entry
+    /// that changed is pushed to `changed`.
+    fn publish(&mut self, slot: u32, tokens: &[u32], changed: &mut Vec<TableDelta>);
+
+    /// Closes `slot`. The KV of `tokens` is stored and may be kept as prefix, the last partly filled block included; give
+    /// an empty slice if it cannot be trusted.
+    fn release(&mut self, slot: u32, tokens: &[u32]);
+
+    /// Closes every slot and forgets every prefix: the pool's content is lost.
+    fn reset(&mut self);
+}
+
+/// What [`KvAccounts::admit`] is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Admission<'a> {
+    /// Where prefixes are looked for and published.
+    pub namespace: u64,
+    /// All tokens known: the prompt, and what was generated before a preemption.
+    pub tokens: &'a [u32],
+    /// Whether a cached prefix may be used.
+    pub reuse: bool,
+    /// Blocks that must stay available afterwards.
+    pub spare: u32,
+}
+
+/// What [`KvAccounts::admit`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// Tokens whose KV is stored.
+    pub cached: u32,
+    /// The copy that makes a partly matching block the sequence's own, before its first row runs.
+    pub copy: Option<BlockCopy>,
+}

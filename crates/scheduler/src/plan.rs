@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A step plan: the rows of one step as plain data.
+//!
+//! Flat vectors with ranges into them, so that one plan is filled again for each step without an allocation.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::request::RequestId;
+
+/// One step for the device. Order on the device: `copies`, then `tables`, then the rows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepPlan<S> {
+    /// Counts submitted steps from 1.
+    pub step: u64,
+    /// Token ids of all rows, `[rows]`: grouped by sequence, ascending in position within one.
+    pub tokens: Vec<u32>,
+    /// Runs of rows, in the order of `tokens`. A slot appears at most once.
+    pub segments: Vec<Segment>,
+    /// Rows whose logits are wanted, ascending by row.
+    pub logits: Vec<LogitRow<S>>,
+    /// Writes to the block tables.
+    pub tables: Vec<TableDelta>,
+    /// Block copies (copy-on-write of partly shared blocks), to be done in this order.
+    pub copies: Vec<BlockCopy>,
+}
+
+impl<S> Default for StepPlan<S> {
+    fn default() -> Self {
+        StepPlan {
+            step: 0,
+            tokens: Vec::new(),
+            segments: Vec::new(),
+            logits: Vec::new(),
+            tables: Vec::new(),
+            copies: Vec::new(),
+        }
+    }
+}
+
+impl<S> StepPlan<S> {
+    /// Rows of the step.
+    #[must_use]
+    pub fn rows(&self) -> u32 {
+        self.tokens.len() as u32
+    }
+
+    /// Token ids of a segment.
+    #[must_use]
+    pub fn tokens_of(&self, segment: &Segment) -> &[u32] {
+        &self.tokens[segment.rows.start as usize..segment.rows.end as usize]
+    }
+}
+
+/// A run of rows of one sequence; positions ascend by one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Whose rows these are.
+    pub request: RequestId,
+    /// Row of the block tables.
+    pub slot: u32,
+    /// Position of the first row in the sequence; KV before it is stored.
+    pub first_position: u32,
+    /// Rows in the step.
+    pub rows: Range<u32>,
+}
+
+/// A row whose logits are wanted, and how a token is drawn from them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogitRow<S> {
+    /// The row in the step.
+    pub row: u32,
+    /// Whose row it is.
+    pub request: RequestId,
+    /// Its slot.
+    pub slot: u32,
+    /// Position of the token that is drawn: that of the row plus one.
+    pub position: u32,
+    /// The request's choice index.
+    pub choice: u32,
+    /// Sampling parameters of the request.
+    pub sampling: S,
+    /// Take this token whatever the logits say (its logprob is wanted).
+    pub forced: Option<u32>,
+    /// How many alternatives to report.
+    pub top: u32,
+    /// The penalty history: every token of prompt and output once. `None`: no penalty.
+    pub history: Option<Arc<Vec<HistoryEntry>>>,
+    /// Added to the raw logits.
+    pub bias: Arc<[(u32, f32)]>,
+    /// Tokens that must not be drawn here (stop tokens before `min_tokens`): a bias of minus infinity.
+    pub banned: Arc<[u32]>,
+}
+
+/// One token's share in the penalties.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryEntry {
+    /// The token.
+    pub token: u32,
+    /// Occurrences in the output.
+    pub output_count: u32,
+    /// Whether the prompt holds it.
+    pub in_prompt: bool,
+}
+
+/// Entry `index` of the block table of `slot` becomes `block`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableDelta {
+    /// Row of the tables.
+    pub slot: u32,
+    /// Position over the block size.
+    pub index: u32,
+    /// Block of the KV pool.
+    pub block: u32,
+}
+
+/// The KV of block `src`, all layers, is copied over block `dst` (whole: the tail is overwritten by the rows to come).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockCopy {
+    /// From.
+    pub src: u32,
+    /// To.
+    pub dst: u32,
+}

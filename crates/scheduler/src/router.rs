@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The ways out of the scheduler. Only implementations of these touch the outside.
+
+use std::time::Duration;
+
+use crate::fault::Fault;
+use crate::outcome::StepOutcome;
+use crate::plan::StepPlan;
+
+/// Runs steps. model-engine implements it over a backend; tests over a script.
+pub trait DeviceRouter {
+    /// Sampling parameters of a request: the `S` of its rows.
+    type Sampling: Clone;
+
+    /// Starts a step. All of `plan` that is needed later is copied before this returns.
+    ///
+    /// # Errors
+    /// A fault of scope `Step` or `Device`: nothing of the step counts.
+    fn submit(&mut self, plan: &StepPlan<Self::Sampling>) -> Result<(), Fault>;
+
+    /// Waits at most `timeout` for the step submitted last, and fills `outcome` when it is done.
+    ///
+    /// # Errors
+    /// A fault of scope `Step` or `Device`: nothing of the step counts. A step that never ends is the router's to detect.
+    fn wait(&mut self, timeout: Duration, outcome: &mut StepOutcome) -> Result<Progress, Fault>;
+
+    /// Makes the device fit for the next step after `fault`, with an empty KV pool after one of scope `Device`.
+    ///
+    /// # Errors
+    /// A fault: the device is lost, and the driver fails everything and takes no more.
+    fn recover(&mut self, fault: &Fault) -> Result<(), Fault>;
+}
+
+/// State of the step in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The outcome is filled.
+    Done,
+    /// The timeout passed first.
+    Running,
+}
+
+/// Tells the time. The planner is told it and never asks.
+pub trait ClockRouter {
+    /// Time since a fixed moment of the router's choosing; never goes back.
+    fn now(&mut self) -> Duration;
+}
+
+/// Keeps the KV of preempted sequences in host memory. The first implementation is [`NoSpill`]: preemption recomputes.
+pub trait SpillRouter {
+    /// Offers the blocks of a sequence that is about to be preempted, in order of position. `true`: kept, and
+    /// [`SpillRouter::restore`] will bring them back.
+    fn spill(&mut self, key: u64, blocks: &[u32]) -> bool;
+
+    /// Fills `blocks` with what [`SpillRouter::spill`] kept under `key` before the next step runs. `false`: it is gone,
+    /// and the sequence is recomputed.
+    fn restore(&mut self, key: u64, blocks: &[u32]) -> bool;
+
+    /// Forgets `key`.
+    fn discard(&mut self, key: u64);
+}
+
+/// Keeps nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoSpill;
+
+impl SpillRouter for NoSpill {
+    fn spill(&mut self, _key: u64, _blocks: &[u32]) -> bool {
+        false
+    }
+
+    fn restore(&mut self, _key: u64, _blocks: &[u32]) -> bool {
+        false
+    }
+
+    fn discard(&mut self, _key: u64) {}
+}
