@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Make every directory of tests/fixtures/tiny and tests/goldens/tiny_tokenizer.json.
+
+  python make_fixtures.py REPO_ROOT
+
+The safetensors checkpoints come from make_tiny_refs.py (random weights, seed 0, prompt of 48 tokens, 16 greedy ones).
+From them are derived: a sharded copy, GGUF copies (f32, and Q8_0 with its own reference), configs in the form that
+older hub checkpoints have (config.legacy.json, checked here to give the same logits), and one tokenizer for all.
+"""
+import json, os, shutil, sys
+import make_tiny_refs as tiny
+import numpy as np, torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+from tiny_gguf import write_gguf, dequantized
+from tiny_tokenizer import make_tokenizer, goldens
+
+TOKENS, GEN = 48, 16
+# original_max_position_embeddings 64, factors 1 and 4: wavelengths over 64 are divided by 8, below 16 kept, between
+# them blended. head_dim 16 at theta 10000 has wavelengths 6.3 | 19.9, 62.8 | 199, 628, ...: all three bands occur.
+LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=64)
+CHECKPOINTS = {
+    "llama": ("llama", {}),
+    "llama3-rope": ("llama", {"rope_parameters": LLAMA3}),
+    "llama-tied": ("llama", {"tie_word_embeddings": True}),
+    "llama-bias": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama-hd64": ("llama", {"hidden_size": 48, "head_dim": 64, "num_attention_heads": 3, "num_key_value_heads": 1, "rms_norm_eps": 1e-5}),
+    "llama-mha": ("llama", {"num_key_value_heads": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}),
+    "qwen3": ("qwen3", {}),
+    "qwen3-tied": ("qwen3", {"tie_word_embeddings": True, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 128}),
+}
+
+
+def legacy(d):
+    """config.json as transformers before 5 wrote it: rope_theta and rope_scaling at the top, torch_dtype."""
+    c = json.load(open(f"{d}/config.json"))
+    r = c.pop("rope_parameters"); c["rope_theta"] = r.pop("rope_theta")
+    c["rope_scaling"] = None if r["rope_type"] == "default" else r
+    c["torch_dtype"] = c.pop("dtype"); c["transformers_version"] = "4.51.0"; c.pop("layer_types", None)
+    json.dump(c, open(f"{d}/config.legacy.json", "w"), indent=2, sort_keys=True)
+    cfg = AutoConfig.from_pretrained(d, _configuration_file="config.legacy.json")
+    m = AutoModelForCausalLM.from_pretrained(d, config=cfg, dtype=torch.float32, attn_implementation="eager")
+    ref = load_file(f"{d}/ref.safetensors")
+    assert torch.equal(m(ref["input_ids"][None], use_cache=False).logits[0], ref["logits"]), f"{d}: legacy config differs"
+
+
+def shard(src, dst, parts=2):
+    """The weights of src in `parts` files (split by tensor name order) and model.safetensors.index.json."""
+    os.makedirs(dst, exist_ok=True)
+    w = load_file(f"{src}/model.safetensors"); names = sorted(w); per = -(-len(names) // parts); where = {}
+    for i in range(parts):
+        f = f"model-{i + 1:05}-of-{parts:05}.safetensors"; mine = names[i * per:(i + 1) * per]
+        save_file({n: w[n] for n in mine}, f"{dst}/{f}", {"format": "pt"}); where.update({n: f for n in mine})
+    total = sum(t.numel() * t.element_size() for t in w.values())
+    json.dump({"metadata": {"total_size": total}, "weight_map": where}, open(f"{dst}/model.safetensors.index.json", "w"), indent=1)
+    for f in ("config.json", "generation_config.json", "ref.safetensors", "meta.json"): shutil.copyfile(f"{src}/{f}", f"{dst}/{f}")
+    m = AutoModelForCausalLM.from_pretrained(dst, dtype=torch.float32, attn_implementation="eager")
+    ref = load_file(f"{dst}/ref.safetensors")
+    assert torch.equal(m(ref["input_ids"][None], use_cache=False).logits[0], ref["logits"])
+
+
+def gguf_copy(src, dst, tok, quant=None):
+    """src as dst/model.gguf. Unquantized: the reference of src holds. Quantized: a reference from the dequantized weights."""
+    os.makedirs(dst, exist_ok=True)
+    cfg = json.load(open(f"{src}/config.json")); w = load_file(f"{src}/model.safetensors")
+    write_gguf(f"{dst}/model.gguf", cfg, {k: v.float().numpy() for k, v in w.items()}, tok, quant)
+    if quant is None:
+        for f in ("ref.safetensors", "meta.json"): shutil.copyfile(f"{src}/{f}", f"{dst}/{f}")
+        return
+    tmp = f"{dst}/tmp"; shutil.rmtree(tmp, ignore_errors=True); os.makedirs(tmp)
+    save_file({k: torch.from_numpy(v) for k, v in dequantized(f"{dst}/model.gguf", cfg).items()}, f"{tmp}/model.safetensors", {"format": "pt"})
+    json.dump({**cfg, "dtype": "float32"}, open(f"{tmp}/config.json", "w"))
+    tiny.reference(tmp, dst, TOKENS, GEN, dict(family=cfg["model_type"], quant=quant))
+    shutil.rmtree(tmp)
+
+
+def main(root):
+    base = f"{root}/tests/fixtures/tiny"; shutil.rmtree(base, ignore_errors=True)
+    tok = make_tokenizer(f"{base}/tokenizer")
+    for name, (family, sets) in CHECKPOINTS.items():
+        d = f"{base}/{name}"
+        meta = tiny.make(family, d, 0, sets, False, TOKENS, GEN)
+        bad = [k for k in ("f64_failed", "f64_leaks", "generate_failed", "greedy_masked", "missing_keys", "unexpected_keys") if k in meta]
+        assert not bad, (name, meta)
+        legacy(d)
+        print(json.dumps(meta), flush=True)
+    shard(f"{base}/llama", f"{base}/llama-sharded")
+    for name in ("llama", "qwen3", "llama3-rope", "llama-tied"): gguf_copy(f"{base}/{name}", f"{base}/{name}-gguf", tok)
+    gguf_copy(f"{base}/llama", f"{base}/llama-gguf-q8_0", tok, "Q8_0")
+    gguf_copy(f"{base}/qwen3", f"{base}/qwen3-gguf-q4_0", tok, "Q4_0")
+    for d in sorted(os.listdir(base)):
+        for f in ("tokenizer.json", "tokenizer_config.json"):
+            if "gguf" not in d and d != "tokenizer": shutil.copyfile(f"{base}/tokenizer/{f}", f"{base}/{d}/{f}")
+        m = f"{base}/{d}/meta.json"
+        if os.path.exists(m):  # so that a second run gives the same bytes
+            facts = json.load(open(m)); facts.pop("seconds")
+            with open(m, "w") as h: json.dump(facts, h, indent=1); h.write("\n")
+        for f in os.listdir(f"{base}/{d}"): os.chmod(f"{base}/{d}/{f}", 0o644)
+    os.makedirs(f"{root}/tests/goldens", exist_ok=True)
+    goldens(f"{base}/tokenizer", f"{root}/tests/goldens/tiny_tokenizer.json")
+
+
+if __name__ == "__main__": main(sys.argv[1])
