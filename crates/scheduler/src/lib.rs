@@ -5,7 +5,7 @@
 //! sequences run in the next step ([`StepPlan`]), and turns what the device answers ([`StepOutcome`]) into events of
 //! requests ([`Event`]). Everything outside is reached through a trait: the device ([`DeviceRouter`]), the clock
 //! ([`ClockRouter`]), host memory for what is evicted ([`SpillRouter`]), the KV cache ([`KvAccounts`]) and the receiver
-//! of events ([`EventSink`]). The `Driver` is the one loop that joins them; it runs on a thread of its own, or is
+//! of events ([`EventSink`]). The [`Driver`] is the one loop that joins them; it runs on a thread of its own, or is
 //! stepped by hand.
 //!
 //! Invariants, as absences: no model type, no device type, no clock, no environment, no randomness; this crate depends
@@ -18,20 +18,30 @@
 
 #![forbid(unsafe_code)]
 
+mod driver;
+mod effect;
 mod event;
 mod fault;
+mod handle;
 mod kv;
 mod limits;
 mod outcome;
 mod plan;
+mod planner;
 mod request;
 mod router;
+mod trace;
 
+pub use driver::{Driver, Turn};
+pub use effect::Effect;
 pub use event::{Delivery, Event, EventSink, FinishReason, Usage};
 pub use fault::{Fault, FaultKind, Scope};
+pub use handle::{Handle, Health, Stats};
 pub use kv::{Admission, Attached, KvAccounts};
 pub use limits::{LimitsError, PlannerLimits};
 pub use outcome::{RowOutcome, RowStatus, StepOutcome};
 pub use plan::{BlockCopy, HistoryEntry, LogitRow, Segment, StepPlan, TableDelta};
+pub use planner::Planner;
 pub use request::{Refusal, Request, RequestId};
-pub use router::{ClockRouter, DeviceRouter, NoSpill, Progress, SpillRouter};
+pub use router::{ClockRouter, DeviceRouter, NoSpill, Progress, Router, Routers, SpillRouter};
+pub use trace::{Difference, Entry, Replay, Trace, TraceHandle, Traced};

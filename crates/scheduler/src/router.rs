@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::effect::Effect;
 use crate::fault::Fault;
 use crate::outcome::StepOutcome;
 use crate::plan::StepPlan;
@@ -52,9 +53,9 @@ pub trait SpillRouter {
     /// [`SpillRouter::restore`] will bring them back.
     fn spill(&mut self, key: u64, blocks: &[u32]) -> bool;
 
-    /// Fills `blocks` with what [`SpillRouter::spill`] kept under `key` before the next step runs. `false`: it is gone,
-    /// and the sequence is recomputed.
-    fn restore(&mut self, key: u64, blocks: &[u32]) -> bool;
+    /// Fills `blocks` with what [`SpillRouter::spill`] kept under `key` from its block `first` on, before the next step
+    /// runs, and forgets `key`. `false`: it is not worth it or gone, and the sequence is recomputed.
+    fn restore(&mut self, key: u64, first: u32, blocks: &[u32]) -> bool;
 
     /// Forgets `key`.
     fn discard(&mut self, key: u64);
@@ -69,9 +70,64 @@ impl SpillRouter for NoSpill {
         false
     }
 
-    fn restore(&mut self, _key: u64, _blocks: &[u32]) -> bool {
+    fn restore(&mut self, _key: u64, _first: u32, _blocks: &[u32]) -> bool {
         false
     }
 
     fn discard(&mut self, _key: u64) {}
 }
+
+/// Everything outside that one driver needs, as one value; decorators wrap it.
+pub trait Router: DeviceRouter + ClockRouter + SpillRouter {
+    /// Sees each effect of the planner in order, before it reaches a sink.
+    fn observe(&mut self, _effect: &Effect) {}
+}
+
+/// A device, a clock and a spill router side by side.
+#[derive(Clone, Debug)]
+pub struct Routers<D, C, P = NoSpill> {
+    /// Runs steps.
+    pub device: D,
+    /// Tells the time.
+    pub clock: C,
+    /// Keeps what is preempted.
+    pub spill: P,
+}
+
+impl<D: DeviceRouter, C, P> DeviceRouter for Routers<D, C, P> {
+    type Sampling = D::Sampling;
+
+    fn submit(&mut self, plan: &StepPlan<D::Sampling>) -> Result<(), Fault> {
+        self.device.submit(plan)
+    }
+
+    fn wait(&mut self, timeout: Duration, outcome: &mut StepOutcome) -> Result<Progress, Fault> {
+        self.device.wait(timeout, outcome)
+    }
+
+    fn recover(&mut self, fault: &Fault) -> Result<(), Fault> {
+        self.device.recover(fault)
+    }
+}
+
+impl<D, C: ClockRouter, P> ClockRouter for Routers<D, C, P> {
+    fn now(&mut self) -> Duration {
+        self.clock.now()
+    }
+}
+
+impl<D, C, P: SpillRouter> SpillRouter for Routers<D, C, P> {
+    fn spill(&mut self, key: u64, blocks: &[u32]) -> bool {
+        self.spill.spill(key, blocks)
+    }
+
+    fn restore(&mut self, key: u64, first: u32, blocks: &[u32]) -> bool {
+        self.spill.restore(key, first, blocks)
+    }
+
+    fn discard(&mut self, key: u64) {
+        self.spill.discard(key);
+    }
+}
+
+impl<D: DeviceRouter, C: ClockRouter, P: SpillRouter> Router for Routers<D, C, P> {}

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The one driver loop: inbox, plan, device, effects.
+//!
+//! [`Driver::spawn`] gives it a thread that parks when there is nothing to do; a test calls [`Driver::turn`] by hand.
+//!
+//! Faults end where their scope says. A panic in a sink ends its request. A fault of scope `Step` or `Device`, or a panic
+//! in planner, cache or router, fails all that run, and the loop goes on with the rest if [`DeviceRouter::recover`] says
+//! that the device is fit; if not, everything fails and health says so.
+//!
+//! [`DeviceRouter::recover`]: crate::DeviceRouter::recover
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::effect::Effect;
+use crate::event::{Delivery, Event, EventSink, FinishReason};
+use crate::fault::{Fault, FaultKind, Scope};
+use crate::handle::{Handle, Health, Message, Shared, Stats};
+use crate::kv::KvAccounts;
+use crate::limits::{LimitsError, PlannerLimits};
+use crate::outcome::StepOutcome;
+use crate::planner::Planner;
+use crate::request::RequestId;
+use crate::router::{Progress, Router};
+
+/// Longest wait for the device before the wait is begun again; bounds nothing but the router's call.
+const WAIT: Duration = Duration::from_millis(250);
+/// How often the loop looks again while requests wait for blocks that nothing running will free (the pool is still being
+/// populated).
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Joins a planner, a router and the KV accounts.
+pub struct Driver<R: Router, K> {
+    planner: Planner<R::Sampling>,
+    router: R,
+    kv: K,
+    sinks: HashMap<RequestId, Box<dyn EventSink>>,
+    shared: Arc<Shared<R::Sampling>>,
+    stats: Stats,
+    // Buffers of a turn.
+    messages: VecDeque<Message<R::Sampling>>,
+    effects: Vec<Effect>,
+    outcome: StepOutcome,
+}
+
+/// What a turn of the loop did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// A step ran, or failed.
+    Ran,
+    /// Requests wait, and none can run now.
+    Waiting,
+    /// There is no request.
+    Idle,
+    /// Drained or shut down: nothing will happen any more.
+    Stopped,
+}
+
+impl<R: Router, K: KvAccounts> Driver<R, K> {
+    /// A driver without requests.
+    ///
+    /// # Errors
+    /// [`LimitsError`] if the limits contradict each other.
+    pub fn new(limits: PlannerLimits, router: R, kv: K) -> Result<Driver<R, K>, LimitsError> {
+        let planner = Planner::new(limits, &kv)?;
+        let shared = Shared::new(planner.limits().clone(), planner.capacity());
+        Ok(Driver {
+            planner,
+            router,
+            kv,
+            sinks: HashMap::new(),
+            shared: Arc::new(shared),
+            stats: Stats::default(),
+            messages: VecDeque::new(),
+            effects: Vec::new(),
+            outcome: StepOutcome::default(),
+        })
+    }
+
+    /// A handle for other threads. When the last one is dropped the driver drains.
+    #[must_use]
+    pub fn handle(&self) -> Handle<R::Sampling> {
+        Handle::new(Arc::clone(&self.shared))
+    }
+
+    /// Runs the loop on a thread of its own until it is drained or shut down.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub fn spawn(self, name: &str) -> io::Result<JoinHandle<()>>
+    where
+        R: Send + 'static,
+        R::Sampling: Send + 'static,
+        K: Send + 'static,
+    {
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || self.run())
+    }
+
+    /// Runs the loop until it is drained or shut down.
+    pub fn run(mut self) {
+        loop {
+            match self.turn() {
+                Turn::Ran => {}
+                Turn::Waiting => self.shared.park(Some(LOOK)),
+                Turn::Idle => self.shared.park(None),
+                Turn::Stopped => return,
+            }
+        }
+    }
+
+    /// One turn: takes the inbox, and runs one step if there is one to run.
+    pub fn turn(&mut self) -> Turn {
+        let turn = match catch_unwind(AssertUnwindSafe(|| self.try_turn())) {
+            Ok(turn) => turn,
+            Err(panic) => {
+                let what = format!("the engine loop panicked: {}", message_of(&*panic));
+                self.fault(&Fault::new(Scope::Device, FaultKind::Internal, what));
+                Turn::Ran
+            }
+        };
+        self.report();
+        turn
+    }
+
+    fn try_turn(&mut self) -> Turn {
+        if !self.take_inbox() {
+            return Turn::Stopped;
+        }
+        let now = self.router.now();
+        let plan = {
+            // The planner wants the spill router alone, and the router is one value: both faces of it, one at a time.
+            let Driver {
+                planner,
+                kv,
+                router,
+                effects,
+                ..
+            } = self;
+            planner.plan(now, kv, router, effects)
+        };
+        let Some(plan) = plan else {
+            self.deliver();
+            return self.resting();
+        };
+        self.stats.rows += u64::from(plan.rows());
+        let submitted = self.router.submit(plan);
+        self.deliver(); // While the device works.
+        let done = submitted.and_then(|()| self.finish_step());
+        if let Err(fault) = done {
+            self.fault(&fault);
+        }
+        self.deliver();
+        self.stats.steps += 1;
+        Turn::Ran
+    }
+
+    fn finish_step(&mut self) -> Result<(), Fault> {
+        self.outcome.clear();
+        while self.router.wait(WAIT, &mut self.outcome)? == Progress::Running {}
+        self.planner
+            .apply(&self.outcome, &mut self.kv, &mut self.effects)
+    }
+
+    /// Nothing can run: because of what?
+    fn resting(&self) -> Turn {
+        let mut inbox = self.shared.lock();
+        if self.planner.waiting() > 0 || !inbox.messages.is_empty() {
+            return Turn::Waiting;
+        }
+        if inbox.health == Health::Serving {
+            return Turn::Idle;
+        }
+        inbox.health = Health::Stopped;
+        Turn::Stopped
+    }
+
+    /// Takes what the handles sent. `false`: there is nothing left to do, ever.
+    fn take_inbox(&mut self) -> bool {
+        let mut messages = std::mem::take(&mut self.messages);
+        {
+            let mut inbox = self.shared.lock();
+            if matches!(inbox.health, Health::Stopped | Health::Failed(_)) {
+                return false;
+            }
+            std::mem::swap(&mut messages, &mut inbox.messages);
+            inbox.queued += inbox.submissions;
+            inbox.submissions = 0;
+        }
+        let mut stop = false;
+        for message in messages.drain(..) {
+            match message {
+                Message::Submit(request, sink) => self.take(request, sink),
+                Message::Cancel(id) => self.planner.cancel(id),
+                Message::Shutdown => stop = true,
+            }
+        }
+        self.messages = messages;
+        if stop {
+            let what = "the engine was shut down before the answer was complete";
+            let fault = Fault::new(Scope::Request, FaultKind::Shutdown, what);
+            self.stop(Health::Stopped, &fault);
+        }
+        !stop
+    }
+
+    /// Fails everything, what still stands in the inbox included, and takes no more.
+    fn stop(&mut self, health: Health, fault: &Fault) {
+        let rest = {
+            let mut inbox = self.shared.lock();
+            inbox.health = health;
+            std::mem::take(&mut inbox.messages)
+        };
+        for message in rest {
+            if let Message::Submit(request, sink) = message {
+                self.take(request, sink);
+            }
+        }
+        self.planner
+            .fail_running(fault, &mut self.kv, &mut self.effects);
+        self.planner
+            .fail_waiting(fault, &mut self.router, &mut self.effects);
+        self.deliver();
+    }
+
+    fn take(&mut self, request: crate::Request<R::Sampling>, mut sink: Box<dyn EventSink>) {
+        let id = request.id;
+        let now = self.router.now();
+        match self.planner.submit(request, now) {
+            Ok(()) => {
+                self.sinks.insert(id, sink);
+            }
+            // The handle checked what can be checked outside: this is a reused id.
+            Err(refusal) => {
+                let fault = Fault::new(Scope::Request, FaultKind::Internal, refusal.to_string());
+                tell(&mut *sink, Event::Failed(fault));
+            }
+        }
+    }
+
+    /// A fault of the step or the device, or a panic of ours.
+    fn fault(&mut self, fault: &Fault) {
+        // A panic may have left any of these half changed: what fails here is given up with the rest.
+        let Driver {
+            planner,
+            kv,
+            router,
+            effects,
+            ..
+        } = self;
+        let recovered = catch_unwind(AssertUnwindSafe(|| {
+            planner.fail_running(fault, kv, effects);
+            router.recover(fault)
+        }));
+        let lost = match recovered {
+            Ok(Ok(())) => None,
+            Ok(Err(lost)) => Some(lost.what),
+            Err(panic) => Some(format!("recovery panicked: {}", message_of(&*panic))),
+        };
+        self.deliver();
+        self.fail_orphans(fault);
+        if let Some(what) = lost {
+            let fault = Fault::new(Scope::Device, FaultKind::Device, what.clone());
+            self.stop(Health::Failed(what), &fault);
+        }
+    }
+
+    /// A panic may have dropped a sequence on the way from one place to another: its sink is still owed its last event.
+    fn fail_orphans(&mut self, fault: &Fault) {
+        let Driver { sinks, planner, .. } = self;
+        sinks.retain(|id, sink| {
+            let lives = planner.lives(*id);
+            if !lives {
+                tell(&mut **sink, Event::Failed(fault.clone()));
+            }
+            lives
+        });
+    }
+
+    /// Carries the effects out. A sink that is gone cancels its request.
+    fn deliver(&mut self) {
+        for effect in self.effects.drain(..) {
+            self.router.observe(&effect);
+            match effect {
+                Effect::Preempt { .. } => self.stats.preemptions += 1,
+                Effect::Emit { request, event } => {
+                    count(&mut self.stats, &event);
+                    let last = event.is_last();
+                    let Some(sink) = self.sinks.get_mut(&request) else {
+                        continue;
+                    };
+                    let gone = tell(&mut **sink, event) == Delivery::Gone;
+                    if gone || last {
+                        self.sinks.remove(&request);
+                    }
+                    if gone && !last {
+                        self.planner.cancel(request);
+                    }
+                }
+            }
+        }
+    }
+
+    fn report(&mut self) {
+        self.stats.running = self.planner.running();
+        self.stats.waiting = self.planner.waiting();
+        self.stats.kv_blocks = self.kv.total_blocks();
+        self.stats.kv_available = self.kv.available_blocks();
+        let mut inbox = self.shared.lock();
+        inbox.stats = self.stats;
+        inbox.queued = self.planner.queued();
+    }
+
+    /// The KV accounts, for tests.
+    #[must_use]
+    pub fn kv(&self) -> &K {
+        &self.kv
+    }
+
+    /// The router, for tests.
+    #[must_use]
+    pub fn router(&self) -> &R {
+        &self.router
+    }
+}
+
+impl<R: Router, K> Drop for Driver<R, K> {
+    fn drop(&mut self) {
+        let mut inbox = self.shared.lock();
+        if !matches!(inbox.health, Health::Failed(_)) {
+            inbox.health = Health::Stopped;
+        }
+        inbox.messages.clear();
+    }
+}
+
+/// Gives a sink an event; a panic in it counts as gone.
+fn tell(sink: &mut dyn EventSink, event: Event) -> Delivery {
+    catch_unwind(AssertUnwindSafe(|| sink.deliver(event))).unwrap_or(Delivery::Gone)
+}
+
+fn count(stats: &mut Stats, event: &Event) {
+    match event {
+        Event::Admitted { cached_tokens } => stats.cached_tokens += u64::from(*cached_tokens),
+        Event::Prompt { .. } => {}
+        Event::Token { .. } => stats.generated_tokens += 1,
+        Event::Failed(_) => stats.failed += 1,
+        Event::Finished {
+            reason,
+            usage,
+            stop_token,
+        } => {
+            stats.prompt_tokens += u64::from(usage.prompt_tokens);
+            stats.generated_tokens += u64::from(stop_token.is_some());
+            match reason {
+                FinishReason::Cancelled => stats.cancelled += 1,
+                FinishReason::Stop | FinishReason::Length => stats.finished += 1,
+            }
+        }
+    }
+}
+
+fn message_of(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("(no message)")
+}

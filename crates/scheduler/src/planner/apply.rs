@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From the device's outcome to events.
+
+use super::Planner;
+use crate::effect::Effect;
+use crate::event::{Event, FinishReason};
+use crate::fault::{Fault, FaultKind, Scope};
+use crate::kv::KvAccounts;
+use crate::outcome::{RowOutcome, RowStatus, StepOutcome};
+use crate::plan::LogitRow;
+
+impl<S: Clone> Planner<S> {
+    /// Takes the outcome of the plan in flight.
+    ///
+    /// # Errors
+    /// A fault of scope [`Scope::Device`] if the outcome does not have one row per logits row: the router broke its
+    /// contract, nothing was applied, and the caller fails what runs.
+    pub fn apply(
+        &mut self,
+        outcome: &StepOutcome,
+        kv: &mut dyn KvAccounts,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Fault> {
+        if outcome.rows.len() != self.plan.logits.len() {
+            let what = format!(
+                "the device answered {} logits rows of a step that has {}",
+                outcome.rows.len(),
+                self.plan.logits.len()
+            );
+            return Err(Fault::new(Scope::Device, FaultKind::Internal, what));
+        }
+        self.in_flight = false;
+        let mut plan = std::mem::take(&mut self.plan);
+        let mut rows = plan.logits.iter_mut().zip(&outcome.rows).peekable();
+        for segment in &plan.segments {
+            let slot = segment.slot;
+            self.stored(slot, segment.rows.len() as u32);
+            while let Some((asked, got)) =
+                rows.next_if(|(asked, _)| segment.rows.contains(&asked.row))
+            {
+                if let Some(last) = self.apply_row(asked, got, outcome, effects) {
+                    let trusted = !matches!(last, Event::Failed(_));
+                    self.end(slot, last, trusted, kv, effects);
+                }
+            }
+            self.after_segment(slot, kv, effects);
+        }
+        drop(rows);
+        self.plan = plan;
+        Ok(())
+    }
+
+    fn stored(&mut self, slot: u32, rows: u32) {
+        if let Some(seq) = self.slots[slot as usize].as_mut() {
+            seq.computed += rows;
+        }
+    }
+
+    /// One logits row. `Some` if it was the request's last.
+    fn apply_row(
+        &mut self,
+        asked: &mut LogitRow<S>,
+        got: &RowOutcome,
+        outcome: &StepOutcome,
+        effects: &mut Vec<Effect>,
+    ) -> Option<Event> {
+        asked.history = None; // So that the sequence's history is the only holder and grows in place.
+        let seq = self.slots[asked.slot as usize].as_mut()?;
+        if seq.cancelled {
+            return None; // The next plan reaps it.
+        }
+        if let Some(what) = broken(got, asked.position) {
+            return Some(Event::Failed(Fault::new(
+                Scope::Row,
+                FaultKind::NonFinite,
+                what,
+            )));
+        }
+        let (token, logprob) = (got.token, got.logprob);
+        let top = || outcome.top_of(got).to_vec();
+        let request = asked.request;
+        let emit = |effects: &mut Vec<Effect>, event| effects.push(Effect::Emit { request, event });
+        if let Some(token) = asked.forced {
+            seq.next_prompt = asked.position + 1;
+            let position = asked.position;
+            emit(
+                effects,
+                Event::Prompt {
+                    position,
+                    token,
+                    logprob,
+                    top: top(),
+                },
+            );
+            return None;
+        }
+        seq.generated += 1;
+        let finished = |reason, stop_token, usage| Event::Finished {
+            reason,
+            stop_token,
+            usage,
+        };
+        if seq.request.stop_tokens.contains(&token) {
+            return Some(finished(FinishReason::Stop, Some(token), seq.usage()));
+        }
+        seq.tokens.push(token);
+        if let Some(history) = &mut seq.history {
+            history.push(token);
+        }
+        let row_hash = got.row_hash;
+        emit(
+            effects,
+            Event::Token {
+                token,
+                logprob,
+                top: top(),
+                row_hash,
+            },
+        );
+        let full = !seq.draws() || seq.len() >= self.capacity;
+        full.then(|| finished(FinishReason::Length, None, seq.usage()))
+    }
+
+    /// Publishes what became full, and ends a request that only wanted its prompt run.
+    fn after_segment(&mut self, slot: u32, kv: &mut dyn KvAccounts, effects: &mut Vec<Effect>) {
+        let Some(seq) = self.slots[slot as usize].as_mut() else {
+            return;
+        };
+        let full = seq.computed / self.block;
+        if full > seq.published {
+            seq.published = full;
+            kv.publish(slot, &seq.tokens[..seq.computed as usize], &mut self.moved);
+        }
+        if seq.pending() == 0 && !seq.cancelled {
+            let last = Event::Finished {
+                reason: FinishReason::Length,
+                stop_token: None,
+                usage: seq.usage(),
+            };
+            self.end(slot, last, true, kv, effects);
+        }
+    }
+}
+
+/// Why a row cannot be used.
+fn broken(row: &RowOutcome, position: u32) -> Option<String> {
+    let why = match row.status {
+        RowStatus::Ok => return None,
+        RowStatus::NonFinite => "the logits hold a NaN or an infinity",
+        RowStatus::Empty => "every token is banned (logit_bias), none is left to draw",
+    };
+    Some(format!(
+        "no token can be drawn at position {position}: {why}"
+    ))
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One sequence between submission and its last event.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::history::History;
+use crate::event::Usage;
+use crate::plan::LogitRow;
+use crate::request::Request;
+
+/// A sequence. `tokens` are known (prompt, then generated); KV is stored for the first `computed` of them.
+pub(super) struct Seq<S> {
+    pub(super) request: Request<S>,
+    /// Order of arrival; the queue is sorted by it.
+    pub(super) arrival: u64,
+    /// When it fails, on the driver's clock.
+    pub(super) deadline: Option<Duration>,
+    pub(super) tokens: Vec<u32>,
+    pub(super) computed: u32,
+    /// Full blocks that were published.
+    pub(super) published: u32,
+    pub(super) generated: u32,
+    pub(super) history: Option<History>,
+    /// The next prompt token whose logprob is to be reported.
+    pub(super) next_prompt: u32,
+    /// Prompt tokens found cached at the first admission; `None` before it.
+    pub(super) cached: Option<u32>,
+    /// Tokens that the spill router keeps for it.
+    pub(super) spilled: Option<u32>,
+    /// The caller wants no more of it.
+    pub(super) cancelled: bool,
+}
+
+impl<S: Clone> Seq<S> {
+    pub(super) fn new(request: Request<S>, arrival: u64, now: Duration) -> Seq<S> {
+        Seq {
+            arrival,
+            deadline: request.deadline.map(|d| now.saturating_add(d)),
+            tokens: request.prompt.to_vec(),
+            computed: 0,
+            published: 0,
+            generated: 0,
+            history: request.history.then(|| History::new(&request.prompt)),
+            next_prompt: 1,
+            cached: None,
+            spilled: None,
+            cancelled: false,
+            request,
+        }
+    }
+
+    pub(super) fn len(&self) -> u32 {
+        self.tokens.len() as u32
+    }
+
+    /// Known tokens without KV.
+    pub(super) fn pending(&self) -> u32 {
+        self.len() - self.computed
+    }
+
+    /// Whether the row of its last known token draws one.
+    pub(super) fn draws(&self) -> bool {
+        self.generated < self.request.max_tokens
+    }
+
+    /// Whether prompt logprobs are wanted that have not been reported: its prompt is then computed, whatever is cached.
+    pub(super) fn reports_prompt(&self) -> bool {
+        self.request.prompt_logprobs.is_some()
+            && self.next_prompt < self.request.prompt.len() as u32
+    }
+
+    /// Whether the row at `position` reports the prompt token after it.
+    pub(super) fn row_reports(&self, position: u32) -> bool {
+        self.reports_prompt()
+            && (self.next_prompt..self.request.prompt.len() as u32).contains(&(position + 1))
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        Usage {
+            prompt_tokens: self.request.prompt.len() as u32,
+            completion_tokens: self.generated,
+            cached_tokens: self.cached.unwrap_or(0),
+        }
+    }
+
+    /// History and bias entries of the row that draws.
+    pub(super) fn draw_cost(&self) -> (u32, u32) {
+        let history = self
+            .history
+            .as_ref()
+            .map_or(0, |h| h.entries().len() as u32);
+        let mut bias = self.request.bias.len() as u32;
+        if self.bans() {
+            bias += self.request.stop_tokens.len() as u32;
+        }
+        (history, bias)
+    }
+
+    /// Whether stop tokens may not be drawn yet.
+    pub(super) fn bans(&self) -> bool {
+        self.generated < self.request.min_tokens
+    }
+
+    /// The logits row that draws the next token.
+    pub(super) fn draw_row(&self, row: u32, slot: u32) -> LogitRow<S> {
+        LogitRow {
+            history: self.history.as_ref().map(|h| Arc::clone(h.entries())),
+            bias: Arc::clone(&self.request.bias),
+            banned: if self.bans() {
+                Arc::clone(&self.request.stop_tokens)
+            } else {
+                Arc::default()
+            },
+            top: self.request.logprobs.unwrap_or(0),
+            ..self.plain_row(row, slot, self.len())
+        }
+    }
+
+    /// The logits row that reports the prompt token at `position`.
+    pub(super) fn prompt_row(&self, row: u32, slot: u32, position: u32) -> LogitRow<S> {
+        LogitRow {
+            forced: Some(self.tokens[position as usize]),
+            top: self.request.prompt_logprobs.unwrap_or(0),
+            ..self.plain_row(row, slot, position)
+        }
+    }
+
+    fn plain_row(&self, row: u32, slot: u32, position: u32) -> LogitRow<S> {
+        LogitRow {
+            row,
+            request: self.request.id,
+            slot,
+            position,
+            choice: self.request.choice,
+            sampling: self.request.sampling.clone(),
+            forced: None,
+            top: 0,
+            history: None,
+            bias: Arc::default(),
+            banned: Arc::default(),
+        }
+    }
+}
