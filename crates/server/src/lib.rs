@@ -4,3 +4,6 @@
 //! The library holds the logic, so that tests and the bench can drive it; the binary `met` is a thin `main`.
 
 #![forbid(unsafe_code)]
+
+pub mod engine_face;
+pub mod text_face;

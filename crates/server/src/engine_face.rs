@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the HTTP side needs of the engine, behind one object-safe trait.
+//!
+//! The real engine is model-engine's; tests bring a scripted one. The face says nothing of devices or models: requests
+//! go in, events come out, and a receiver that is dropped is a request that is cancelled.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::text_face::{ChatTemplate, TextModel};
+
+/// Whether the engine can answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EngineState {
+    /// Weights are being read or programs recorded.
+    Loading,
+    /// It takes requests.
+    Ready,
+    /// It finishes what it has and takes no more.
+    Draining,
+    /// It is broken, and why.
+    Failed(String),
+}
+
+/// Counters and gauges of the engine, read when somebody asks.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct EngineStats {
+    /// Sequences that run.
+    pub running: u64,
+    /// Sequences that wait for a slot or for blocks.
+    pub waiting: u64,
+    /// Blocks of the KV pool in use by sequences.
+    pub kv_blocks_used: u64,
+    /// Blocks of the KV pool.
+    pub kv_blocks: u64,
+    /// Tokens looked up in the prefix cache since the start.
+    pub prefix_queries: u64,
+    /// Tokens of them that were found.
+    pub prefix_hits: u64,
+    /// Sequences preempted since the start.
+    pub preemptions: u64,
+}
+
+/// The queue is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the request queue is full; try again in {} s", retry_after.as_secs().max(1))]
+pub struct Busy {
+    /// When it is worth trying again.
+    pub retry_after: Duration,
+}
+
+/// The engine.
+pub trait Engine: Send + Sync {
+    /// Whether it can answer.
+    fn state(&self) -> EngineState;
+
+    /// Its counters now.
+    fn stats(&self) -> EngineStats;
+}
+
+/// A sampling default and where it came from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sourced<T> {
+    /// The value.
+    pub value: T,
+    /// Its source.
+    pub source: Source,
+}
+
+/// Who set a default; the order of authority is downward from the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A flag or variable of this server.
+    Flag,
+    /// The checkpoint's generation_config.
+    GenerationConfig,
+    /// OpenAI's documented default.
+    OpenAi,
+}
+
+/// What a request gets that leaves a sampling field out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SamplingDefaults {
+    /// Softmax temperature; 0 = greedy.
+    pub temperature: Sourced<f32>,
+    /// Nucleus mass; 1 = off.
+    pub top_p: Sourced<f32>,
+    /// Candidates kept; 0 = off.
+    pub top_k: Sourced<u32>,
+    /// Smallest probability relative to the largest; 0 = off.
+    pub min_p: Sourced<f32>,
+    /// Multiplicative penalty over prompt and output; 1 = off.
+    pub repetition_penalty: Sourced<f32>,
+    /// Tokens to generate at most; `None`: 16 for completions, what the context leaves for chat.
+    pub max_tokens: Sourced<Option<u32>>,
+}
+
+impl Default for SamplingDefaults {
+    /// OpenAI's.
+    fn default() -> Self {
+        fn openai<T>(value: T) -> Sourced<T> {
+            Sourced {
+                value,
+                source: Source::OpenAi,
+            }
+        }
+        SamplingDefaults {
+            temperature: openai(1.0),
+            top_p: openai(1.0),
+            top_k: openai(0),
+            min_p: openai(0.0),
+            repetition_penalty: openai(1.0),
+            max_tokens: openai(None),
+        }
+    }
+}
+
+/// A setting of the server that /serve-config shows, beside the sampling defaults.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setting {
+    /// Its name, as the flag spells it.
+    pub name: String,
+    /// Its effective value.
+    pub value: serde_json::Value,
+    /// Where it came from: `flag`, `env METRALE_...`, `default`, `measured`, ...
+    pub source: String,
+}
+
+/// What is known of the model once it is loaded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelCard {
+    /// Most tokens of prompt and answer together.
+    pub max_model_len: u32,
+    /// The numerics digest, `system_fingerprint` of every answer.
+    pub digest: String,
+    /// Seconds since 1970 of the checkpoint or the load; `created` in the list of models.
+    pub created: u64,
+    /// Sampling defaults.
+    pub defaults: SamplingDefaults,
+    /// Other effective settings.
+    pub settings: Vec<Setting>,
+}
+
+/// A loaded model: all that the HTTP side needs to serve it.
+#[derive(Clone)]
+pub struct ServedModel {
+    /// The engine.
+    pub engine: Arc<dyn Engine>,
+    /// The tokenizer.
+    pub text: Arc<dyn TextModel>,
+    /// The chat template; without one, chat requests are refused by name.
+    pub template: Option<Arc<dyn ChatTemplate>>,
+    /// Facts and defaults.
+    pub card: ModelCard,
+}
