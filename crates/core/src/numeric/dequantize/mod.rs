@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Disk formats to f32: the reference for every packed layout and kernel.
+//!
+//! Each value is a small integer times a scale, at most once offset: one or two f32 operations, in the order that the
+//! format defines, without fusing. So the results are the same numbers as those of the `gguf` library and libggml, and a
+//! test holds them against the former.
+
+mod k_quants;
+mod legacy;
+mod nonlinear;
+
+use thiserror::Error;
+
+use super::half::{bf16_to_f32, f8e4m3_to_f32, f16_to_f32};
+use crate::Elem;
+
+/// Why [`dequantize`] did nothing. The blame is the caller's.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DequantizeError {
+    /// The format does not hold real weights (integers, activations).
+    #[error("{elem} is no weight format, so it has no values to dequantize")]
+    Format {
+        /// The format asked for.
+        elem: Elem,
+    },
+    /// The two buffers do not hold the same number of values.
+    #[error("{bytes} bytes of {elem} are not {values} values")]
+    Length {
+        /// The format.
+        elem: Elem,
+        /// Bytes of the source.
+        bytes: usize,
+        /// Values of the destination.
+        values: usize,
+    },
+}
+
+/// Writes the values of `src`, whole blocks of `elem`, to `dst`.
+///
+/// # Errors
+/// [`DequantizeError`]; `dst` is untouched then.
+pub fn dequantize(elem: Elem, src: &[u8], dst: &mut [f32]) -> Result<(), DequantizeError> {
+    if elem.bytes_for(dst.len() as u64) != Some(src.len() as u64) {
+        return Err(DequantizeError::Length {
+            elem,
+            bytes: src.len(),
+            values: dst.len(),
+        });
+    }
+    match elem {
+        Elem::F32 => each(src, dst, f32::from_le_bytes),
+        Elem::F64 => each(src, dst, |b| f64::from_le_bytes(b) as f32),
+        Elem::F16 => each(src, dst, |b| f16_to_f32(u16::from_le_bytes(b))),
+        Elem::BF16 => each(src, dst, |b| bf16_to_f32(u16::from_le_bytes(b))),
+        Elem::F8E4M3 => each(src, dst, |[b]| f8e4m3_to_f32(b)),
+        Elem::Q4_0 => blocks(src, dst, legacy::q4_0),
+        Elem::Q4_1 => blocks(src, dst, legacy::q4_1),
+        Elem::Q5_0 => blocks(src, dst, legacy::q5_0),
+        Elem::Q5_1 => blocks(src, dst, legacy::q5_1),
+        Elem::Q8_0 => blocks(src, dst, legacy::q8_0),
+        Elem::Q2K => blocks(src, dst, k_quants::q2_k),
+        Elem::Q3K => blocks(src, dst, k_quants::q3_k),
+        Elem::Q4K => blocks(src, dst, k_quants::q4_k),
+        Elem::Q5K => blocks(src, dst, k_quants::q5_k),
+        Elem::Q6K => blocks(src, dst, k_quants::q6_k),
+        Elem::Iq4Nl => blocks(src, dst, nonlinear::iq4_nl),
+        Elem::Iq4Xs => blocks(src, dst, nonlinear::iq4_xs),
+        Elem::Mxfp4 => blocks(src, dst, nonlinear::mxfp4),
+        Elem::I8 | Elem::I16 | Elem::I32 | Elem::I64 | Elem::U8 | Elem::U32 | Elem::A8 => {
+            return Err(DequantizeError::Format { elem });
+        }
+    }
+    Ok(())
+}
+
+/// Plain formats: one value from `N` bytes.
+fn each<const N: usize>(src: &[u8], dst: &mut [f32], value: impl Fn([u8; N]) -> f32) {
+    for (bytes, out) in src.as_chunks::<N>().0.iter().zip(dst) {
+        *out = value(*bytes);
+    }
+}
+
+/// Block formats: `E` values from `N` bytes.
+fn blocks<const N: usize, const E: usize>(
+    src: &[u8],
+    dst: &mut [f32],
+    block: impl Fn(&[u8; N], &mut [f32; E]),
+) {
+    for (bytes, out) in src
+        .as_chunks::<N>()
+        .0
+        .iter()
+        .zip(dst.as_chunks_mut::<E>().0)
+    {
+        block(bytes, out);
+    }
+}
+
+/// The f16 at `block[at..]`.
+fn f16_at(block: &[u8], at: usize) -> f32 {
+    f16_to_f32(u16::from_le_bytes([block[at], block[at + 1]]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_and_formats_are_checked() {
+        let mut out = [7.0; 32];
+        let short = dequantize(Elem::Q4_0, &[0; 17], &mut out);
+        assert_eq!(
+            short,
+            Err(DequantizeError::Length {
+                elem: Elem::Q4_0,
+                bytes: 17,
+                values: 32
+            })
+        );
+        assert!(dequantize(Elem::Q4_0, &[0; 18], &mut out[..31]).is_err());
+        let ints = dequantize(Elem::I32, &[0; 128], &mut out);
+        assert_eq!(ints, Err(DequantizeError::Format { elem: Elem::I32 }));
+        assert_eq!(out, [7.0; 32]);
+        assert_eq!(dequantize(Elem::Q6K, &[], &mut []), Ok(()));
+    }
+}
