@@ -1,5 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The device seam: `GpuBackend`, its backends, arenas, programs and fences.
+//! The device seam: [`GpuBackend`], its backends, arenas, programs and fences.
 //!
 //! Layers bind launches once, programs are recorded per row bucket, and each step submits them with a step block. The
 //! arenas are the only device allocation; they are raw memory, and no safe code ever holds a reference into one.
+
+mod backend;
+mod error;
+
+pub use backend::{
+    ArenasId, DeviceInfo, Fence, GpuBackend, Kernel, Launch, Loc, Program, Progress, Queue,
+};
+pub use error::{BindError, DeviceFault, OutOfMemory, Unresolved};
