@@ -1,7 +1,52 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The paged KV cache: blocks, the radix tree of prefixes, state slots and snapshots.
+//! The paged KV cache: blocks and the radix tree of prefixes. Accounts only: the bytes lie in the device's arena.
 //!
-//! Blocks hold 16 tokens, are reference-counted and copied on write; a hit is confirmed by comparing tokens. Bytes leave
-//! and enter through a sink trait, so the cache knows no storage.
+//! A *block* holds the KV of [`BLOCK`] consecutive tokens, for all layers. A block is in one of four states:
+//!
+//! - *free*: content without meaning; or not yet populated, and then not handed out ([`KvCache::set_populated`]).
+//! - *private*: in the table of one sequence, which may write it.
+//! - *shared*: full, a node of the tree, in the tables of one or more sequences; nobody writes it.
+//! - *cached*: a node of the tree and in no table; it stays until its place is needed, least recently used first.
+//!
+//! A node of the tree *is* a block: its edge is the tokens that the block holds, its parent the block before it. So there
+//! are no nodes to allocate, and the tree is as large as the pool. A child is looked for by hash among all nodes, and
+//! taken only if parent and tokens are equal: the hash decides nothing.
+//!
+//! Copy-on-write: a sequence never writes a shared or cached block. Where a prefix matches a part of a block (the end of
+//! an earlier answer, or all but the last token of a prompt), the sequence gets a private copy of it
+//! ([`Attached::copy`]) and writes on behind the part that matches. A sequence whose last block is partly filled leaves
+//! it in the tree as a *tail*: a leaf that others copy from and never hold.
+//!
+//! Eviction takes the head of one list of all cached nodes. A sequence that ends appends its nodes deepest first, and a
+//! node in use keeps all nodes above it in use, so a node always stands before its parent: the head is a leaf.
+//!
+//! ```
+//! use metrale_cache::{Admission, Attached, CacheOptions, KvCache};
+//!
+//! let mut cache = KvCache::new(CacheOptions { blocks: 8, slots: 2, ..CacheOptions::default() });
+//! let first: Vec<u32> = (0..40).collect();
+//! let ask = |tokens| Admission { namespace: 0, tokens, reuse: true, spare: 0 };
+//! assert_eq!(cache.admit(0, &ask(&first)), Some(Attached { cached: 0, copy: None }));
+//! cache.release(0, &first);
+//!
+//! let again: Vec<u32> = (0..50).collect();
+//! let attached = cache.admit(1, &ask(&again)).unwrap();
+//! assert_eq!(attached.cached, 40); // Two whole blocks, and eight tokens of a copied one.
+//! assert_eq!(cache.table(1)[..2], [0, 1]);
+//! assert!(attached.copy.is_some());
+//! ```
 
 #![forbid(unsafe_code)]
+
+mod audit;
+mod cache;
+mod hash;
+mod pool;
+mod tree;
+
+pub use audit::Broken;
+pub use cache::{Admission, Attached, BlockCopy, CacheOptions, CacheStats, KvCache, TableChange};
+pub use hash::{HashFn, mix};
+
+/// Tokens in a block.
+pub const BLOCK: usize = metrale_core::KV_BLOCK as usize;

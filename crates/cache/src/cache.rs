@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The cache: sequences over the pool and the tree. See the crate's essay for the rules.
+
+use crate::BLOCK;
+use crate::hash::{HashFn, mix};
+use crate::pool::{NONE, Pool};
+use crate::tree::Tree;
+
+/// What a [`KvCache`] is made for.
+#[derive(Clone, Debug)]
+pub struct CacheOptions {
+    /// Blocks of the pool, below 2^31. Default 256. Each costs the KV of 16 tokens on the device and about 120 bytes
+    /// here.
+    pub blocks: u32,
+    /// Sequences that can be open at once. Default 32.
+    pub slots: u32,
+    /// Whether a part of a block may be reused by copying it. Default true; it costs a block copy at admission, and saves
+    /// up to 15 rows.
+    pub partial: bool,
+    /// Key of the hash. Default 0; a server exposed to strangers takes a random one, so that nobody can aim at collisions.
+    pub hash_key: u64,
+    /// The hash. Default [`mix`]; tests force collisions.
+    pub hash: HashFn,
+}
+
+impl Default for CacheOptions {
+    fn default() -> Self {
+        CacheOptions {
+            blocks: 256,
+            slots: 32,
+            partial: true,
+            hash_key: 0,
+            hash: mix,
+        }
+    }
+}
+
+/// What [`KvCache::admit`] is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Admission<'a> {
+    /// Where prefixes are looked for and published.
+    pub namespace: u64,
+    /// All tokens known, from position 0.
+    pub tokens: &'a [u32],
+    /// Whether a cached prefix may be used.
+    pub reuse: bool,
+    /// Blocks that must stay available afterwards.
+    pub spare: u32,
+}
+
+/// What [`KvCache::admit`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// Tokens whose KV is stored: always fewer than were given.
+    pub cached: u32,
+    /// The copy to be done before the sequence's first row. It stays right if the source is evicted meanwhile, as long as
+    /// copies are done in order and before rows are written.
+    pub copy: Option<BlockCopy>,
+}
+
+/// Block `src` is to be copied over block `dst`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockCopy {
+    /// From.
+    pub src: u32,
+    /// To.
+    pub dst: u32,
+}
+
+/// Entry `index` of a sequence's table became `block`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableChange {
+    /// Position over [`BLOCK`].
+    pub index: u32,
+    /// The block.
+    pub block: u32,
+}
+
+/// Where the blocks are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Blocks of the pool.
+    pub total: u32,
+    /// Populated ones.
+    pub populated: u32,
+    /// Free ones.
+    pub free: u32,
+    /// Cached ones that no sequence uses.
+    pub cached: u32,
+    /// Ones in use by sequences.
+    pub used: u32,
+    /// Blocks evicted since the start.
+    pub evicted: u64,
+    /// Namespaces with something cached or in use.
+    pub namespaces: u32,
+}
+
+/// Accounts of the paged KV pool and its prefix tree.
+pub struct KvCache {
+    pub(crate) pool: Pool,
+    pub(crate) tree: Tree,
+    pub(crate) sequences: Vec<Sequence>,
+    partial: bool,
+    evicted: u64,
+}
+
+/// An open sequence, or a closed slot.
+#[derive(Default)]
+pub(crate) struct Sequence {
+    pub(crate) open: bool,
+    pub(crate) namespace: u64,
+    pub(crate) table: Vec<u32>,
+    /// Blocks found cached at admission.
+    attached: usize,
+    /// First blocks of the table that are nodes of the tree.
+    pub(crate) published: usize,
+}
+
+/// A prefix found in the tree.
+struct Match {
+    /// Whole blocks.
+    whole: usize,
+    /// Of these, cached ones (that nobody uses yet).
+    idle: u32,
+    /// The node that a part of the next block can be copied from, and how many tokens of it fit.
+    part: Option<(u32, usize)>,
+}
+
+impl Match {
+    fn tokens(&self) -> u32 {
+        (self.whole * BLOCK + self.part.map_or(0, |p| p.1)) as u32
+    }
+}
+
+impl KvCache {
+    /// An empty cache, all blocks populated.
+    ///
+    /// # Panics
+    /// If there are 2^31 blocks or more.
+    #[must_use]
+    pub fn new(options: CacheOptions) -> KvCache {
+        assert!(options.blocks < 1 << 31, "at most 2^31 - 1 blocks");
+        KvCache {
+            pool: Pool::new(options.blocks),
+            tree: Tree::new(options.blocks, options.hash, options.hash_key),
+            sequences: (0..options.slots).map(|_| Sequence::default()).collect(),
+            partial: options.partial,
+            evicted: 0,
+        }
+    }
+
+    /// Blocks of the pool, populated or not.
+    #[must_use]
+    pub fn total_blocks(&self) -> u32 {
+        self.pool.len()
+    }
+
+    /// Says that the first `blocks` blocks can be used: the pool is populated in order while the server runs already.
+    /// Never goes below what is in use.
+    pub fn set_populated(&mut self, blocks: u32) {
+        self.pool.set_populated(blocks);
+    }
+
+    /// Blocks that could be handed out now: free and populated, or cached and in use by nobody.
+    #[must_use]
+    pub fn available_blocks(&self) -> u32 {
+        self.pool.free() + self.pool.listed()
+    }
+
+    /// Where the blocks are.
+    #[must_use]
+    pub fn stats(&self) -> CacheStats {
+        let (free, cached) = (self.pool.free(), self.pool.listed());
+        CacheStats {
+            total: self.pool.len(),
+            populated: self.pool.populated(),
+            free,
+            cached,
+            used: self.pool.populated() - free - cached,
+            evicted: self.evicted,
+            namespaces: self.tree.namespaces() as u32,
+        }
+    }
+
+    /// How many of `tokens` an admission in `namespace` would find cached.
+    #[must_use]
+    pub fn cached(&self, namespace: u64, tokens: &[u32]) -> u32 {
+        self.find(namespace, tokens, |_| {}).tokens()
+    }
+
+    /// Opens `slot`: attaches the longest cached prefix of `tokens`, never all of them, and takes blocks for the rest.
+    /// `None`, and nothing changed, if fewer than `admission.spare` blocks would stay available.
+    ///
+    /// # Panics
+    /// If the slot is open already, or `tokens` is empty.
+    pub fn admit(&mut self, slot: u32, admission: &Admission<'_>) -> Option<Attached> {
+        let Admission {
+            namespace,
+            tokens,
+            reuse,
+            spare,
+        } = *admission;
+        assert!(!tokens.is_empty(), "a sequence has at least one token");
+        let mut sequence = std::mem::take(&mut self.sequences[slot as usize]);
+        assert!(!sequence.open, "slot {slot} is open");
+        sequence.table.clear();
+        let found = if reuse {
+            self.find(namespace, tokens, |block| sequence.table.push(block))
+        } else {
+            Match {
+                whole: 0,
+                idle: 0,
+                part: None,
+            }
+        };
+        let new = tokens.len().div_ceil(BLOCK) - found.whole;
+        let available = self.available_blocks() - found.idle;
+        if (new as u64) + u64::from(spare) > u64::from(available) {
+            sequence.table.clear();
+            self.sequences[slot as usize] = sequence;
+            return None;
+        }
+        for block in &sequence.table {
+            self.pool.hold(*block);
+        }
+        if let Some((src, _)) = found.part
+            && self.pool.is_listed(src)
+        {
+            // Used just now; the nodes above it are in use, so it still stands before its parent.
+            self.pool.unlist(src);
+            self.pool.list(src);
+        }
+        for _ in 0..new {
+            sequence.table.extend(self.take());
+        }
+        debug_assert_eq!(sequence.table.len(), found.whole + new);
+        let copy = found
+            .part
+            .map(|(src, _)| BlockCopy {
+                src,
+                dst: sequence.table[found.whole],
+            })
+            .filter(|c| c.src != c.dst); // The source itself was evicted to make room: all is in place.
+        sequence.open = true;
+        sequence.namespace = namespace;
+        sequence.attached = found.whole;
+        sequence.published = found.whole;
+        self.sequences[slot as usize] = sequence;
+        Some(Attached {
+            cached: found.tokens(),
+            copy,
+        })
+    }
+
+    /// Appends a block to the table of `slot`, evicting a cached one if it must. `None` if none is left.
+    pub fn grow(&mut self, slot: u32) -> Option<u32> {
+        let block = self.take()?;
+        self.sequences[slot as usize].table.push(block);
+        Some(block)
+    }
+
+    /// The block table of `slot`; empty if it is closed.
+    #[must_use]
+    pub fn table(&self, slot: u32) -> &[u32] {
+        &self.sequences[slot as usize].table
+    }
+
+    /// Says that the KV of `tokens` (from position 0) is stored: full blocks enter the tree. Where an equal one stands
+    /// there already, the sequence changes over to it, gives its own back, and `changed` is told.
+    pub fn publish(&mut self, slot: u32, tokens: &[u32], mut changed: impl FnMut(TableChange)) {
+        let mut sequence = std::mem::take(&mut self.sequences[slot as usize]);
+        let full = tokens.len() / BLOCK;
+        while sequence.published < full {
+            let index = sequence.published;
+            let edge = block_of(tokens, index);
+            let parent = self.parent_of(&sequence, index);
+            let own = sequence.table[index];
+            if let Some(other) = self.tree.child(parent, edge) {
+                self.pool.hold(other);
+                self.pool.drop_hold(own);
+                self.pool.give_back(own);
+                sequence.table[index] = other;
+                changed(TableChange {
+                    index: index as u32,
+                    block: other,
+                });
+            } else {
+                self.insert(parent, own, edge);
+            }
+            sequence.published += 1;
+        }
+        self.sequences[slot as usize] = sequence;
+    }
+
+    /// Closes `slot`. The KV of `tokens` (from position 0) is stored and stays as a prefix, the partly filled last block
+    /// included. An empty slice says that it cannot be trusted: then what the sequence itself published goes too, unless
+    /// another uses it.
+    pub fn release(&mut self, slot: u32, tokens: &[u32]) {
+        let trusted = !tokens.is_empty();
+        if trusted {
+            self.publish(slot, tokens, |_| {});
+        }
+        let mut sequence = std::mem::take(&mut self.sequences[slot as usize]);
+        if trusted && self.partial {
+            self.leave_tail(&sequence, tokens);
+        }
+        for (index, block) in sequence.table.iter().copied().enumerate().rev() {
+            if self.pool.drop_hold(block) > 0 {
+                continue;
+            }
+            if !self.tree.contains(block) {
+                self.pool.give_back(block);
+            } else if !trusted && index >= sequence.attached && self.tree.is_leaf(block) {
+                self.tree.remove(block);
+                self.pool.give_back(block);
+            } else {
+                self.pool.list(block);
+            }
+        }
+        sequence.open = false;
+        sequence.table.clear();
+        self.sequences[slot as usize] = sequence;
+    }
+
+    /// Closes every slot and forgets every prefix: the pool's content is lost.
+    pub fn reset(&mut self) {
+        self.pool.reset();
+        self.tree.reset();
+        for sequence in &mut self.sequences {
+            *sequence = Sequence::default();
+        }
+    }
+
+    /// The longest cached prefix that leaves one token over; `whole` is given its blocks in order.
+    fn find(&self, namespace: u64, tokens: &[u32], mut whole: impl FnMut(u32)) -> Match {
+        let most = tokens.len().saturating_sub(1);
+        let mut found = Match {
+            whole: 0,
+            idle: 0,
+            part: None,
+        };
+        let mut parent = self.tree.root(namespace);
+        if parent == NONE {
+            return found;
+        }
+        while (found.whole + 1) * BLOCK <= most {
+            let Some(child) = self.tree.child(parent, block_of(tokens, found.whole)) else {
+                break;
+            };
+            whole(child);
+            found.idle += u32::from(self.pool.is_listed(child));
+            found.whole += 1;
+            parent = child;
+        }
+        if self.partial {
+            let rest = &tokens[found.whole * BLOCK..most];
+            found.part = self.tree.nearest_child(parent, rest);
+        }
+        found
+    }
+
+    /// A free block, or the oldest cached one.
+    fn take(&mut self) -> Option<u32> {
+        if let Some(block) = self.pool.take() {
+            return Some(block);
+        }
+        let oldest = self.pool.oldest()?;
+        self.evict(oldest);
+        self.evicted += 1;
+        self.pool.take()
+    }
+
+    fn evict(&mut self, block: u32) {
+        self.pool.unlist(block);
+        self.tree.remove(block);
+        self.pool.give_back(block);
+    }
+
+    /// The tree parent of the block at `index`; the blocks before it are nodes.
+    fn parent_of(&mut self, sequence: &Sequence, index: usize) -> u32 {
+        match index.checked_sub(1) {
+            Some(before) => sequence.table[before],
+            None => self.tree.root_or_new(sequence.namespace),
+        }
+    }
+
+    /// Puts the partly filled last block into the tree, unless something there says as much already.
+    fn leave_tail(&mut self, sequence: &Sequence, tokens: &[u32]) {
+        let full = tokens.len() / BLOCK;
+        let tail = &tokens[full * BLOCK..];
+        let Some(block) = sequence.table.get(full).filter(|_| !tail.is_empty()) else {
+            return;
+        };
+        let parent = self.parent_of(sequence, full);
+        if let Some((_, common)) = self.tree.nearest_child(parent, tail)
+            && common == tail.len()
+        {
+            return;
+        }
+        self.insert(parent, *block, tail);
+    }
+
+    /// Makes `block` a node, and drops a tail that said a part of the same.
+    fn insert(&mut self, parent: u32, block: u32, tokens: &[u32]) {
+        let lesser = self.tree.lesser_tail(parent, tokens);
+        self.tree.insert(parent, block, tokens);
+        if let Some(tail) = lesser
+            && self.pool.is_listed(tail)
+        {
+            self.evict(tail);
+        }
+    }
+}
+
+/// Block `index` of `tokens`, which has that many whole ones.
+fn block_of(tokens: &[u32], index: usize) -> &[u32; BLOCK] {
+    let at = index * BLOCK;
+    match tokens[at..at + BLOCK].try_into() {
+        Ok(block) => block,
+        // The slice above has the length of the array.
+        Err(_) => unreachable!(),
+    }
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The radix tree of prefixes. A node is named by its block.
+
+use std::collections::HashMap;
+
+use crate::BLOCK;
+use crate::hash::HashFn;
+use crate::pool::NONE;
+
+/// Parents are blocks, or roots: one per namespace, marked by this bit.
+const ROOT: u32 = 1 << 31;
+/// Most children that are looked through for a part of a block: bounds the time, costs a hit now and then.
+const SCAN: usize = 64;
+
+#[derive(Clone, Copy)]
+struct Node {
+    parent: u32,
+    first_child: u32,
+    next: u32,
+    prev: u32,
+    hash: u32,
+    /// Tokens on its edge: [`BLOCK`], or fewer for a tail. 0: not in the tree.
+    len: u8,
+}
+
+const ABSENT: Node = Node {
+    parent: NONE,
+    first_child: NONE,
+    next: NONE,
+    prev: NONE,
+    hash: 0,
+    len: 0,
+};
+
+struct Root {
+    namespace: u64,
+    first_child: u32,
+}
+
+/// The tree. It knows nothing of who holds a block.
+pub(crate) struct Tree {
+    nodes: Vec<Node>,
+    tokens: Vec<[u32; BLOCK]>,
+    /// Open addressing with linear probing over all full nodes; [`NONE`] is an empty place.
+    table: Vec<u32>,
+    roots: Vec<Root>,
+    free_roots: Vec<u32>,
+    by_namespace: HashMap<u64, u32>,
+    hash: HashFn,
+    key: u64,
+}
+
+impl Tree {
+    pub(crate) fn new(blocks: u32, hash: HashFn, key: u64) -> Tree {
+        let places = (blocks as usize * 2).next_power_of_two();
+        Tree {
+            nodes: vec![ABSENT; blocks as usize],
+            tokens: vec![[0; BLOCK]; blocks as usize],
+            table: vec![NONE; places],
+            roots: Vec::new(),
+            free_roots: Vec::new(),
+            by_namespace: HashMap::new(),
+            hash,
+            key,
+        }
+    }
+
+    pub(crate) fn contains(&self, block: u32) -> bool {
+        self.nodes[block as usize].len > 0
+    }
+
+    pub(crate) fn is_leaf(&self, block: u32) -> bool {
+        self.nodes[block as usize].first_child == NONE
+    }
+
+    /// The parent of a node; `None` if it hangs on a root.
+    pub(crate) fn parent(&self, block: u32) -> Option<u32> {
+        let parent = self.nodes[block as usize].parent;
+        (parent & ROOT == 0).then_some(parent)
+    }
+
+    /// Tokens on a node's edge.
+    pub(crate) fn edge(&self, block: u32) -> &[u32] {
+        &self.tokens[block as usize][..self.nodes[block as usize].len as usize]
+    }
+
+    /// The parent of first blocks in `namespace`; [`NONE`] if nothing is cached there.
+    pub(crate) fn root(&self, namespace: u64) -> u32 {
+        self.by_namespace.get(&namespace).copied().unwrap_or(NONE)
+    }
+
+    /// As [`Tree::root`], made if need be. It lives until its last child is removed.
+    pub(crate) fn root_or_new(&mut self, namespace: u64) -> u32 {
+        if let Some(root) = self.by_namespace.get(&namespace) {
+            return *root;
+        }
+        let new = Root {
+            namespace,
+            first_child: NONE,
+        };
+        let index = match self.free_roots.pop() {
+            Some(index) => {
+                self.roots[index as usize] = new;
+                index
+            }
+            None => {
+                self.roots.push(new);
+                self.roots.len() as u32 - 1
+            }
+        };
+        self.by_namespace.insert(namespace, ROOT | index);
+        ROOT | index
+    }
+
+    /// The full child of `parent` with these tokens.
+    pub(crate) fn child(&self, parent: u32, tokens: &[u32; BLOCK]) -> Option<u32> {
+        let is_it = |block: u32| {
+            let node = &self.nodes[block as usize];
+            node.len as usize == BLOCK
+                && node.parent == parent
+                && self.tokens[block as usize] == *tokens
+        };
+        // A chain without branches lies in memory in order: no hash, no probe.
+        let first = self.first_child(parent);
+        if first != NONE && is_it(first) {
+            return Some(first);
+        }
+        let mut at = self.place((self.hash)(self.key, parent, tokens));
+        while self.table[at] != NONE {
+            if is_it(self.table[at]) {
+                return Some(self.table[at]);
+            }
+            at = (at + 1) % self.table.len();
+        }
+        None
+    }
+
+    /// Of the children of `parent`, the one that shares most of its first tokens with `tokens`, and how many those are.
+    pub(crate) fn nearest_child(&self, parent: u32, tokens: &[u32]) -> Option<(u32, usize)> {
+        let mut best: Option<(u32, usize)> = None;
+        for child in self.children(parent).take(SCAN) {
+            let common = common(self.edge(child), tokens);
+            if common > best.map_or(0, |b| b.1) {
+                best = Some((child, common));
+            }
+        }
+        best
+    }
+
+    /// A tail under `parent` that says no more than `tokens`.
+    pub(crate) fn lesser_tail(&self, parent: u32, tokens: &[u32]) -> Option<u32> {
+        self.children(parent)
+            .take(SCAN)
+            .find(|c| self.edge(*c).len() < BLOCK && tokens.starts_with(self.edge(*c)))
+    }
+
+    /// Makes `block` a child of `parent`. An equal one must not exist.
+    pub(crate) fn insert(&mut self, parent: u32, block: u32, tokens: &[u32]) {
+        debug_assert!(!self.contains(block) && (1..=BLOCK).contains(&tokens.len()));
+        self.tokens[block as usize][..tokens.len()].copy_from_slice(tokens);
+        let first = self.first_child(parent);
+        let mut node = Node {
+            parent,
+            next: first,
+            len: tokens.len() as u8,
+            ..ABSENT
+        };
+        if tokens.len() == BLOCK {
+            node.hash = (self.hash)(self.key, parent, &self.tokens[block as usize]);
+            let mut at = self.place(node.hash);
+            while self.table[at] != NONE {
+                at = (at + 1) % self.table.len();
+            }
+            self.table[at] = block;
+        }
+        self.nodes[block as usize] = node;
+        if first != NONE {
+            self.nodes[first as usize].prev = block;
+        }
+        self.set_first_child(parent, block);
+    }
+
+    /// Takes a leaf out.
+    pub(crate) fn remove(&mut self, block: u32) {
+        debug_assert!(self.contains(block) && self.is_leaf(block));
+        let Node {
+            parent,
+            next,
+            prev,
+            len,
+            ..
+        } = self.nodes[block as usize];
+        if len as usize == BLOCK {
+            self.unplace(block);
+        }
+        if next != NONE {
+            self.nodes[next as usize].prev = prev;
+        }
+        match prev {
+            NONE => self.set_first_child(parent, next),
+            prev => self.nodes[prev as usize].next = next,
+        }
+        self.nodes[block as usize] = ABSENT;
+        if parent & ROOT != 0 && self.first_child(parent) == NONE {
+            let index = parent & !ROOT;
+            self.by_namespace
+                .remove(&self.roots[index as usize].namespace);
+            self.free_roots.push(index);
+        }
+    }
+
+    /// Forgets everything.
+    pub(crate) fn reset(&mut self) {
+        self.nodes.fill(ABSENT);
+        self.table.fill(NONE);
+        self.roots.clear();
+        self.free_roots.clear();
+        self.by_namespace.clear();
+    }
+
+    /// Namespaces that hold something.
+    pub(crate) fn namespaces(&self) -> usize {
+        self.by_namespace.len()
+    }
+
+    pub(crate) fn children(&self, parent: u32) -> impl Iterator<Item = u32> + '_ {
+        let step = |b: u32| (b != NONE).then_some(b);
+        std::iter::successors(step(self.first_child(parent)), move |b| {
+            step(self.nodes[*b as usize].next)
+        })
+    }
+
+    fn first_child(&self, parent: u32) -> u32 {
+        if parent == NONE {
+            NONE
+        } else if parent & ROOT != 0 {
+            self.roots[(parent & !ROOT) as usize].first_child
+        } else {
+            self.nodes[parent as usize].first_child
+        }
+    }
+
+    fn set_first_child(&mut self, parent: u32, child: u32) {
+        if parent & ROOT != 0 {
+            self.roots[(parent & !ROOT) as usize].first_child = child;
+        } else {
+            self.nodes[parent as usize].first_child = child;
+        }
+    }
+
+    fn place(&self, hash: u32) -> usize {
+        hash as usize & (self.table.len() - 1)
+    }
+
+    /// Takes a full node out of the hash table, and moves those behind it up (Knuth, TAOCP 6.4, algorithm R).
+    fn unplace(&mut self, block: u32) {
+        let places = self.table.len();
+        let mut hole = self.place(self.nodes[block as usize].hash);
+        while self.table[hole] != block {
+            hole = (hole + 1) % places;
+        }
+        let mut at = hole;
+        loop {
+            at = (at + 1) % places;
+            let other = self.table[at];
+            if other == NONE {
+                break;
+            }
+            let home = self.place(self.nodes[other as usize].hash);
+            // Distance from home to `at` against that from the hole: it may move if the hole lies between.
+            if (at + places - home) % places >= (at + places - hole) % places {
+                self.table[hole] = other;
+                hole = at;
+            }
+        }
+        self.table[hole] = NONE;
+    }
+}
+
+/// How many first tokens are equal.
+fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
