@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The cache's rules, one by one.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use metrale_cache::{Admission, Attached, BLOCK, CacheOptions, KvCache, TableChange};
 
 fn cache(blocks: u32) -> KvCache {

@@ -5,6 +5,8 @@
 //! that position. Whatever the cache calls stored must be there, whatever happened before. Where nothing is ever evicted,
 //! it must also find as much as a search through all texts that were stored.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use metrale_cache::{Admission, BLOCK, CacheOptions, HashFn, KvCache, mix};
 use proptest::prelude::*;
 
