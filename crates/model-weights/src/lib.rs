@@ -3,7 +3,7 @@
 //!
 //! [`Checkpoint::open`] recognises what a path holds and reads its headers; [`WeightStore`] then reads tensors by
 //! position. Files are read by `pread` into the caller's memory, so that a shrunken file is a short read and an error
-//! instead of a fault. [`preflight`] compares the store against the expected tensor list, which comes as a value.
+//! instead of a fault. [`preflight()`] compares the store against the expected tensor list, which comes as a value.
 //!
 //! ```no_run
 //! use metrale_model_weights::Checkpoint;
