@@ -6,4 +6,6 @@
 #![forbid(unsafe_code)]
 
 pub mod engine_face;
+pub mod template;
 pub mod text_face;
+pub mod tokenizer;
