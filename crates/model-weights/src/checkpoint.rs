@@ -75,23 +75,21 @@ impl Checkpoint {
         }
         let folder = Folder::open(path)?;
         if folder.find("config.json")?.is_some() {
-            return Self::open_hf(&folder);
-        }
-        let refuse = |why: &str| WeightsError::Unrecognised {
-            path: path.to_owned(),
-            why: why.to_owned(),
-        };
-        let names = folder.names_ending(".gguf")?;
-        let first: Vec<_> = names.iter().filter(|n| !is_later_part(n)).collect();
-        match first.as_slice() {
-            [] => Err(refuse("the folder has neither config.json nor a GGUF file")),
-            [one] => match folder.find(one)? {
+            if let Some(store) = open_safetensors::open_folder(&folder)? {
+                return Self::open_hf(&folder, Some(store));
+            }
+            // Repositories of GGUF files often carry the original's config.json; the header is the one that belongs.
+            return match the_gguf(&folder)? {
                 Some(file) => Self::open_gguf(path, &file),
-                None => Err(refuse("its GGUF file is a link to nothing")),
-            },
-            _ => Err(refuse(
-                "the folder has several GGUF files; name the one to open",
-            )),
+                None => Self::open_hf(&folder, None),
+            };
+        }
+        match the_gguf(&folder)? {
+            Some(file) => Self::open_gguf(path, &file),
+            None => Err(WeightsError::Unrecognised {
+                path: path.to_owned(),
+                why: "the folder has neither config.json nor a GGUF file".to_owned(),
+            }),
         }
     }
 
@@ -131,7 +129,7 @@ impl Checkpoint {
         })
     }
 
-    fn open_hf(folder: &Folder) -> Result<Self, WeightsError> {
+    fn open_hf(folder: &Folder, store: Option<WeightStore>) -> Result<Self, WeightsError> {
         let limits = JsonLimits::default();
         let files = CheckpointFiles::find(folder)?;
         let read = |path: &Option<PathBuf>, limit| {
@@ -157,7 +155,6 @@ impl Checkpoint {
             source,
         };
         let config = hf::from_hf(&hf_files, &limits).map_err(refuse)?;
-        let store = open_safetensors::open_folder(folder)?;
         Ok(Self {
             path: folder.path().to_owned(),
             config,
@@ -197,6 +194,22 @@ fn additional_templates(folder: &Folder) -> Result<Vec<(String, Vec<u8>)>, Weigh
         }
     }
     Ok(out)
+}
+
+/// The one GGUF of a folder (the first part of a split one); `None` if there is none.
+fn the_gguf(folder: &Folder) -> Result<Option<PathBuf>, WeightsError> {
+    let names = folder.names_ending(".gguf")?;
+    let mut first = names.iter().filter(|name| !is_later_part(name));
+    match (first.next(), first.next()) {
+        (None, _) => Ok(None),
+        (Some(one), None) => folder.find(one),
+        (Some(one), Some(other)) => Err(WeightsError::Unrecognised {
+            path: folder.path().to_owned(),
+            why: format!(
+                "the folder has several GGUF files ({one}, {other}, ...); name the one to open"
+            ),
+        }),
+    }
 }
 
 /// Whether a name is that of a part other than the first of a split GGUF: `NAME-00002-of-00003.gguf`.

@@ -5,12 +5,12 @@
 //! A header that is returned holds: names are unique, each range is exactly what shape and dtype take, and the ranges
 //! cover the data without overlap, hole or rest. Source: the format section of the safetensors repository's README.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use metrale_core::Elem;
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 use thiserror::Error;
 
 /// Bytes of a header at most, as in the reference implementation.
@@ -278,7 +278,7 @@ impl<'de> Deserialize<'de> for Entries {
                         )));
                     }
                     if name == METADATA {
-                        map.next_value::<IgnoredAny>()?;
+                        map.next_value::<Option<HashMap<String, String>>>()?;
                     } else {
                         entries.push((name, map.next_value::<Info>()?));
                     }
