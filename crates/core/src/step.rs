@@ -8,7 +8,11 @@
 //! ```text
 //! word 0..8    counts: rows, logits rows, work items, table deltas, history entries, bias entries, 0, 0
 //! word 8..17   offsets: ids, positions, slots, work, logits_rows, deltas, sampling, history, bias
+//! word 24..26  address of a fault record (low word first); 0 where the backend reports faults in another way
 //! ```
+//!
+//! Since the header names the offsets, a backend that pays for each byte it moves may send the live parts alone
+//! ([`StepBlock::pack_live`]): the kernels cannot tell.
 //!
 //! `rows` are the tokens of the step: decode rows and rows of prefill chunks, grouped by sequence and ascending in
 //! position within it. A *work item* is one such run of rows.
@@ -21,6 +25,8 @@ const HEADER: usize = 32;
 const WORK_WORDS: usize = 4;
 const DELTA_WORDS: usize = 2;
 const PAIR_WORDS: usize = 2;
+/// First of the two header words that hold the address of the fault record.
+pub const FAULT_ADDRESS_WORD: usize = 24;
 
 /// Capacities that the programs and the memory plan are built for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -432,6 +438,34 @@ impl StepBlock {
         &self.words
     }
 
+    /// Writes the block with its live entries only, fields back to back from multiples of 4 words on, and the header's
+    /// offsets to match. Returns the words written; `out` needs [`StepLayout::words`] at most.
+    ///
+    /// # Panics
+    /// If `out` is too short.
+    pub fn pack_live(&self, out: &mut [u32]) -> usize {
+        let c = self.counts;
+        let live = [
+            c.rows as usize,
+            c.rows as usize,
+            c.rows as usize,
+            c.work as usize * WORK_WORDS,
+            c.logits_rows as usize,
+            c.deltas as usize * DELTA_WORDS,
+            c.logits_rows as usize * SampleRow::WORDS,
+            c.history as usize * PAIR_WORDS,
+            c.bias as usize * PAIR_WORDS,
+        ];
+        out[..HEADER].copy_from_slice(&self.words[..HEADER]);
+        let mut at = HEADER;
+        for (field, words) in live.into_iter().enumerate() {
+            out[8 + field] = at as u32;
+            out[at..at + words].copy_from_slice(self.field(field, words));
+            at += words.next_multiple_of(4);
+        }
+        at
+    }
+
     /// Live counts.
     #[must_use]
     pub fn counts(&self) -> StepCounts {
@@ -566,6 +600,26 @@ mod tests {
         assert_eq!(bias, [1, (-2.5f32).to_bits()]);
         b.clear();
         assert_eq!(b.counts(), StepCounts::default());
+    }
+
+    #[test]
+    fn the_packed_block_holds_the_live_entries_at_its_own_offsets() {
+        let mut b = block();
+        b.push_run(2, 5, &[10, 11, 12]).unwrap();
+        b.push_delta(1, 2, 77).unwrap();
+        b.push_logits(2, &SampleRow::greedy(8), &[], &[(3, 0.5)])
+            .unwrap();
+        let mut out = vec![u32::MAX; b.layout().words()];
+        let words = b.pack_live(&mut out);
+        // Header 32, ids, positions and slots 3 each, work 4, logits row 1, delta 2, sampling 20, bias 2: padded to 4.
+        assert_eq!(words, 32 + 4 + 4 + 4 + 4 + 4 + 4 + 20 + 4);
+        let field = |i: usize, n: usize| &out[out[8 + i] as usize..][..n];
+        assert_eq!(out[..8], b.words()[..8]);
+        assert_eq!(field(IDS, 3), b.ids());
+        assert_eq!(field(POSITIONS, 3), [5, 6, 7]);
+        assert_eq!(field(WORK, 4), [2, 0, 3, 5]);
+        assert_eq!(field(DELTAS, 2), [6, 77]);
+        assert_eq!(field(BIAS, 2), [3, 0.5f32.to_bits()]);
     }
 
     #[test]

@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use metrale_core::{ArenaKind, Arg, MemoryPlan, PointId, RowRange, SpanId, StepBlock};
+use metrale_core::{ArenaKind, Arg, MemoryPlan, PointId, RowRange, SpanId, StepBlock, StepLimits};
 
 use crate::error::{BindError, DeviceFault, OutOfMemory, Unresolved};
 
@@ -76,11 +76,12 @@ pub trait GpuBackend: Send + Sync {
     /// What it is.
     fn device(&self) -> &DeviceInfo;
 
-    /// Takes the memory of a plan: one allocation per arena, zeroed or lazily zero. The only allocation.
+    /// Takes the memory of a plan: one allocation per arena, zeroed or lazily zero, and what the backend needs to pass
+    /// step blocks of `limits` to the device. The only allocation.
     ///
     /// # Errors
     /// [`OutOfMemory`] names the arena, what it needs and what there is; nothing stays allocated.
-    fn reserve(&self, plan: &MemoryPlan) -> Result<ArenasId, OutOfMemory>;
+    fn reserve(&self, plan: &MemoryPlan, limits: &StepLimits) -> Result<ArenasId, OutOfMemory>;
 
     /// Gives back arenas with every launch and program bound in them. Waits for work in flight. Unknown ids are ignored.
     fn release(&self, arenas: ArenasId);
@@ -103,7 +104,8 @@ pub trait GpuBackend: Send + Sync {
         args: &[Arg],
     ) -> Result<Launch, BindError>;
 
-    /// Records launches, in order, as a program for steps of at most `bucket` rows.
+    /// Records launches, in order, as a program for steps of at most `bucket` rows (logits rows, where the launches run
+    /// over those). Of a launch's points the one for `bucket` rows is taken; a step below it has the same bits.
     ///
     /// # Errors
     /// [`DeviceFault`].
