@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `<class>/HARDWARE.toml`, `<class>/KERNEL_FAMILIES.toml`, `<class>/FUSIONS.toml`.
+
+use std::collections::BTreeMap;
+
+use metrale_core::Elem;
+use serde::Deserialize;
+
+use crate::expr::Expr;
+
+/// `HARDWARE.toml`: the facts of a class that plans need.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct HardwareFile {
+    pub(crate) hardware: Hardware,
+    pub(crate) circuits: Option<Circuits>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Hardware {
+    pub(crate) name: String,
+    /// The class whose points it starts from.
+    pub(crate) inherits: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Circuits {
+    /// Families it serves; `*` is all.
+    pub(crate) serves: Vec<String>,
+}
+
+/// `KERNEL_FAMILIES.toml`: the class's points and packed formats.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PointsFile {
+    #[serde(default)]
+    pub(crate) formats: BTreeMap<String, FormatFile>,
+    #[serde(default)]
+    pub(crate) vectors: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(crate) point: Vec<PointFile>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FormatFile {
+    /// The pack point.
+    pub(crate) pack: String,
+    /// Bytes of a packed `[n, k]` tensor.
+    pub(crate) packed: Expr,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PointFile {
+    pub(crate) id: String,
+    pub(crate) spec: String,
+    /// Formats of arguments, by name. What is not named is not constrained.
+    #[serde(default, deserialize_with = "super::elems")]
+    pub(crate) elems: BTreeMap<String, Elem>,
+    /// Row counts `[min, max]` it is chosen for; all unless stated.
+    pub(crate) rows: Option<[u32; 2]>,
+    /// The arithmetic peak (in DEVICES.toml) that bounds it.
+    #[serde(default = "f32_peak")]
+    pub(crate) peak: String,
+}
+
+fn f32_peak() -> String {
+    "f32".to_owned()
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FusionsFile {
+    #[serde(default)]
+    pub(crate) fusion: Vec<FusionFile>,
+}
+
+/// How a fused kernel's bits relate to those of its parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Numerics {
+    /// It is the definition that others are compared with.
+    Reference,
+    /// Equal bits: the digest does not see it.
+    BitIdentical,
+    /// Other bits: the digest holds its spec in the place of its parts'.
+    Differs,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FusionFile {
+    pub(crate) family: String,
+    /// Adjacent ops, in order.
+    pub(crate) ops: Vec<String>,
+    /// `1.x = 0.y`: operands that must be the same edge.
+    pub(crate) links: Vec<String>,
+    /// `0.y`: edges that nobody else reads and that disappear.
+    #[serde(default)]
+    pub(crate) internal: Vec<String>,
+    pub(crate) numerics: Numerics,
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `circuits/<family>/map.toml` and `circuits/ignore.toml`: what each config key means.
+
+use std::collections::BTreeMap;
+
+use metrale_core::Scalar;
+use serde::{Deserialize, Deserializer};
+
+use super::OneOrMany;
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MapFile {
+    pub(crate) hf: HfMap,
+    pub(crate) gguf: Option<GgufMap>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HfMap {
+    pub(crate) model_types: Vec<String>,
+    #[serde(default)]
+    pub(crate) params: BTreeMap<String, Target>,
+    #[serde(default)]
+    pub(crate) values: BTreeMap<String, BTreeMap<String, String>>,
+    #[serde(default)]
+    pub(crate) require: BTreeMap<String, Require>,
+    #[serde(default)]
+    pub(crate) ignore: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(crate) refuse: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct GgufMap {
+    pub(crate) architectures: Vec<String>,
+    #[serde(default)]
+    pub(crate) params: BTreeMap<String, Target>,
+    #[serde(default)]
+    pub(crate) values: BTreeMap<String, BTreeMap<String, String>>,
+    #[serde(default)]
+    pub(crate) tensors: BTreeMap<String, TensorSwitch>,
+    #[serde(default)]
+    pub(crate) require: BTreeMap<String, Require>,
+    #[serde(default)]
+    pub(crate) ignore: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(crate) refuse: BTreeMap<String, String>,
+}
+
+/// The params that a key sets.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Target {
+    Params(OneOrMany),
+    Fallback(Fallback),
+}
+
+/// A key that counts only where no other key sets the param.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Fallback {
+    pub(crate) param: String,
+    pub(crate) fallback: bool,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Require {
+    #[serde(deserialize_with = "scalars")]
+    pub(crate) is: Vec<Scalar>,
+    pub(crate) why: String,
+}
+
+fn scalars<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Scalar>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Value {
+        Bool(bool),
+        Int(i64),
+        Float(f64),
+        Text(String),
+    }
+    let values = Vec::<Value>::deserialize(d)?;
+    Ok(values
+        .into_iter()
+        .map(|v| match v {
+            Value::Bool(b) => Scalar::Bool(b),
+            Value::Int(i) => Scalar::Int(i),
+            Value::Float(f) => Scalar::Float(f),
+            Value::Text(t) => Scalar::Str(t),
+        })
+        .collect())
+}
+
+/// A switch that follows from a tensor's presence.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TensorSwitch {
+    pub(crate) param: String,
+    pub(crate) present: bool,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct IgnoreFile {
+    #[serde(default)]
+    pub(crate) hf: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(crate) gguf: BTreeMap<String, String>,
+}
+
+/// One source's map of one family, in one shape for both sources.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyMap {
+    pub(crate) params: BTreeMap<String, Target>,
+    pub(crate) values: BTreeMap<String, BTreeMap<String, String>>,
+    pub(crate) tensors: BTreeMap<String, TensorSwitch>,
+    pub(crate) require: BTreeMap<String, Require>,
+    pub(crate) ignore: BTreeMap<String, String>,
+    pub(crate) refuse: BTreeMap<String, String>,
+}
+
+impl From<HfMap> for KeyMap {
+    fn from(m: HfMap) -> KeyMap {
+        KeyMap {
+            params: m.params,
+            values: m.values,
+            tensors: BTreeMap::new(),
+            require: m.require,
+            ignore: m.ignore,
+            refuse: m.refuse,
+        }
+    }
+}
+
+impl From<GgufMap> for KeyMap {
+    fn from(m: GgufMap) -> KeyMap {
+        KeyMap {
+            params: m.params,
+            values: m.values,
+            tensors: m.tensors,
+            require: m.require,
+            ignore: m.ignore,
+            refuse: m.refuse,
+        }
+    }
+}
+
+impl Target {
+    pub(crate) fn params(&self) -> &[String] {
+        match self {
+            Target::Params(p) => p.as_slice(),
+            Target::Fallback(f) => std::slice::from_ref(&f.param),
+        }
+    }
+
+    pub(crate) fn is_fallback(&self) -> bool {
+        matches!(self, Target::Fallback(f) if f.fallback)
+    }
+}

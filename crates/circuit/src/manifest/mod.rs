@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The manifests under `kernels/`, as parsed. Unknown fields are errors: a misspelt line must not be silence.
+
+pub(crate) mod circuit;
+pub(crate) mod class;
+pub(crate) mod devices;
+pub(crate) mod families;
+pub(crate) mod map;
+pub(crate) mod ops;
+
+use std::collections::BTreeMap;
+
+use metrale_core::Elem;
+use serde::{Deserialize, Deserializer};
+
+/// Why the kernel tree's manifests cannot be used: a fault of the build, never of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {what}; the kernel tree this binary was built with is broken, build it again")]
+pub struct LibraryError {
+    /// The manifest.
+    pub path: String,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+impl LibraryError {
+    pub(crate) fn new(path: &str, what: impl ToString) -> LibraryError {
+        LibraryError {
+            path: path.to_owned(),
+            what: what.to_string(),
+        }
+    }
+}
+
+/// Parses one manifest.
+pub(crate) fn read<T: serde::de::DeserializeOwned>(
+    path: &str,
+    text: &str,
+) -> Result<T, LibraryError> {
+    toml::from_str(text).map_err(|e| LibraryError::new(path, e.to_string().trim_end()))
+}
+
+/// One text or a list of them.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl OneOrMany {
+    pub(crate) fn as_slice(&self) -> &[String] {
+        match self {
+            OneOrMany::One(s) => std::slice::from_ref(s),
+            OneOrMany::Many(v) => v,
+        }
+    }
+}
+
+/// An element format by its name.
+pub(crate) fn elem<'de, D: Deserializer<'de>>(d: D) -> Result<Elem, D::Error> {
+    let name = String::deserialize(d)?;
+    Elem::from_name(&name)
+        .ok_or_else(|| serde::de::Error::custom(format!("`{name}` is no element format")))
+}
+
+/// A table from names to element formats.
+pub(crate) fn elems<'de, D: Deserializer<'de>>(d: D) -> Result<BTreeMap<String, Elem>, D::Error> {
+    #[derive(Deserialize)]
+    struct Wrapped(#[serde(deserialize_with = "elem")] Elem);
+    let map = BTreeMap::<String, Wrapped>::deserialize(d)?;
+    Ok(map.into_iter().map(|(k, v)| (k, v.0)).collect())
+}
+
+pub(crate) fn f32_elem() -> Elem {
+    Elem::F32
+}

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Lowering: a point for every op, and the conversions that points ask for.
+//!
+//! A `linear` over several weights becomes one run per stretch of equal formats. A point may want an input edge in another
+//! format: the conversion op is inserted once per edge and format and shared by all consumers, until the edge is rewritten
+//! in place.
+
+use std::collections::BTreeMap;
+
+use metrale_core::Elem;
+
+use super::{PlanError, PlanRequest};
+use crate::class::Class;
+use crate::instance::{Attr, Edge, EdgeId, Instance, Op, OpId, Operand, State, Use};
+use crate::library::CircuitLibrary;
+
+/// The lowered program: ops with points, conversions among them.
+pub(super) struct Lowered {
+    pub(super) ops: Vec<LoweredOp>,
+    pub(super) edges: Vec<Edge>,
+}
+
+pub(super) struct LoweredOp {
+    pub(super) op: Op,
+    /// The instance's op; `None` for an inserted conversion.
+    pub(super) id: Option<OpId>,
+    pub(super) runs: Vec<Run>,
+}
+
+/// A launch of an op: all of it, or a stretch of its weights.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    /// Indices into the instance's weights, aliases resolved, by operand.
+    pub(super) weights: Vec<(String, Vec<u32>)>,
+    /// Format of the run's matrices.
+    pub(super) format: Option<Elem>,
+    /// Indices into the class's points, ascending by rows.
+    pub(super) points: Vec<usize>,
+    /// Inputs, with conversions applied.
+    pub(super) edges: Vec<(String, EdgeId)>,
+    /// First column of the output that it writes, and the output's width, where it is a stretch.
+    pub(super) column: u64,
+}
+
+pub(super) fn lower(
+    library: &CircuitLibrary,
+    class: &Class,
+    instance: &Instance,
+    request: &PlanRequest<'_>,
+) -> Result<Lowered, PlanError> {
+    let mut l = Lowering {
+        library,
+        class,
+        instance,
+        request,
+        out: Lowered {
+            ops: Vec::new(),
+            edges: instance.edges.clone(),
+        },
+        converted: BTreeMap::new(),
+    };
+    for (i, op) in instance.ops().iter().enumerate() {
+        l.op(op, OpId(i as u32))?;
+    }
+    Ok(l.out)
+}
+
+struct Lowering<'a> {
+    library: &'a CircuitLibrary,
+    class: &'a Class,
+    instance: &'a Instance,
+    request: &'a PlanRequest<'a>,
+    out: Lowered,
+    converted: BTreeMap<(EdgeId, Elem), EdgeId>,
+}
+
+impl Lowering<'_> {
+    fn op(&mut self, op: &Op, id: OpId) -> Result<(), PlanError> {
+        let mut runs = Vec::new();
+        for (weights, format, column) in self.stretches(op)? {
+            let (points, edges) = self.choose(op, format)?;
+            runs.push(Run {
+                weights,
+                format,
+                points,
+                edges,
+                column,
+            });
+        }
+        for o in op.edges.iter().filter(|o| o.used != Use::In) {
+            self.converted.retain(|(edge, _), _| *edge != o.edge);
+        }
+        self.out.ops.push(LoweredOp {
+            op: op.clone(),
+            id: Some(id),
+            runs,
+        });
+        Ok(())
+    }
+
+    /// The op's weights cut where the format of its matrices changes.
+    #[allow(clippy::type_complexity)]
+    fn stretches(
+        &self,
+        op: &Op,
+    ) -> Result<Vec<(Vec<(String, Vec<u32>)>, Option<Elem>, u64)>, PlanError> {
+        let resolved: Vec<(String, Vec<u32>)> = op
+            .weights
+            .iter()
+            .map(|(name, ids)| {
+                (
+                    name.clone(),
+                    ids.iter().map(|id| self.resolve(*id)).collect(),
+                )
+            })
+            .collect();
+        let shape = |id: &u32| &self.instance.weights[*id as usize].shape;
+        let is_matrix = |ids: &Vec<u32>| ids.first().is_some_and(|id| shape(id).len() > 1);
+        let Some((_, main)) = resolved.iter().find(|(_, ids)| is_matrix(ids)) else {
+            return Ok(vec![(resolved, None, 0)]);
+        };
+        let mut cuts: Vec<(usize, usize, Elem, u64)> = Vec::new();
+        let mut column = 0;
+        for (i, id) in main.iter().enumerate() {
+            let format = self.format(*id)?;
+            match cuts.last_mut() {
+                Some(cut) if cut.2 == format => cut.1 = i + 1,
+                _ => cuts.push((i, i + 1, format, column)),
+            }
+            column += shape(id)[0];
+        }
+        let part = |(from, to, format, column): (usize, usize, Elem, u64)| {
+            // Lists parallel to the matrices are cut with them; the circuit checked their lengths in rows.
+            let cut = |ids: &Vec<u32>| match ids.len() == main.len() {
+                true => ids[from..to].to_vec(),
+                false => ids.clone(),
+            };
+            let weights = resolved
+                .iter()
+                .map(|(n, ids)| (n.clone(), cut(ids)))
+                .collect();
+            (weights, Some(format), column)
+        };
+        Ok(cuts.into_iter().map(part).collect())
+    }
+
+    fn resolve(&self, id: u32) -> u32 {
+        let weights = &self.instance.weights;
+        let alias = weights[id as usize].alias_of.as_ref();
+        alias
+            .and_then(|k| weights.iter().position(|w| w.key == *k))
+            .map_or(id, |i| i as u32)
+    }
+
+    /// The disk format of a weight, checked to fit its rows.
+    fn format(&self, id: u32) -> Result<Elem, PlanError> {
+        let weight = &self.instance.weights[id as usize];
+        let key = &weight.key;
+        let format = self.request.formats.get(key).copied();
+        let format = format.ok_or_else(|| PlanError::NoFormat { key: key.clone() })?;
+        let cols = weight.shape.last().copied().unwrap_or(0);
+        if format.bytes_for(cols).is_none() {
+            return Err(PlanError::Blocks {
+                key: key.clone(),
+                cols,
+                format,
+            });
+        }
+        Ok(format)
+    }
+
+    /// Points for an op whose matrices have `format`, and its inputs with the conversions they want.
+    #[allow(clippy::type_complexity)]
+    fn choose(
+        &mut self,
+        op: &Op,
+        format: Option<Elem>,
+    ) -> Result<(Vec<usize>, Vec<(String, EdgeId)>), PlanError> {
+        let library = self.library;
+        let fixed = |arg: &str| self.fixed_elem(op, format, arg);
+        let class = self.class;
+        let candidates: Vec<usize> = class
+            .matching(&op.op, fixed)
+            .filter_map(|p| class.points.iter().position(|q| std::ptr::eq(p, q)))
+            .collect();
+        let inputs: Vec<&Operand> = op.edges.iter().filter(|o| o.used == Use::In).collect();
+        // Fewest conversions first; among equals the manifest's order.
+        let cost = |point: usize| -> Option<usize> {
+            let mut conversions = 0;
+            for o in &inputs {
+                let have = self.out.edges[o.edge.0 as usize].elem;
+                match class.points[point].elems.get(&o.name) {
+                    Some(want) if *want != have => {
+                        conversion(library, have, *want)?;
+                        conversions += 1;
+                    }
+                    _ => {}
+                }
+            }
+            Some(conversions)
+        };
+        let best = candidates
+            .iter()
+            .filter_map(|p| cost(*p).map(|c| (c, *p)))
+            .min();
+        let Some((_, best)) = best else {
+            return Err(self.missing(op, format));
+        };
+        let chosen = &class.points[best];
+        // Other row ranges of the same formats and the same spec.
+        let mut points: Vec<usize> = candidates
+            .into_iter()
+            .filter(|p| {
+                class.points[*p].elems == chosen.elems && class.points[*p].spec == chosen.spec
+            })
+            .collect();
+        points.sort_by_key(|p| class.points[*p].rows.min);
+        let wants: Vec<(Operand, Option<Elem>)> = inputs
+            .into_iter()
+            .map(|o| (o.clone(), chosen.elems.get(&o.name).copied()))
+            .collect();
+        let mut edges = Vec::new();
+        for (o, want) in wants {
+            let have = self.out.edges[o.edge.0 as usize].elem;
+            let edge = match want {
+                Some(want) if want != have => self.convert(op, o.edge, want)?,
+                _ => o.edge,
+            };
+            edges.push((o.name.clone(), edge));
+        }
+        let rest = op.edges.iter().filter(|o| o.used != Use::In);
+        edges.extend(rest.map(|o| (o.name.clone(), o.edge)));
+        Ok((points, edges))
+    }
+
+    /// Formats that no conversion changes: weights, state, edges that are written.
+    fn fixed_elem(&self, op: &Op, format: Option<Elem>, arg: &str) -> Option<Elem> {
+        if let Some((_, ids)) = op.weights.iter().find(|(n, _)| n == arg) {
+            let rank = self.instance.weights[*ids.first()? as usize].shape.len();
+            return if rank > 1 { format } else { Some(Elem::F32) };
+        }
+        if let Some((_, id)) = op.states.iter().find(|(n, _)| n == arg) {
+            return Some(match self.instance.states[*id as usize] {
+                State::Tables => Elem::U32,
+                State::Kv { .. } => self.request.kv,
+            });
+        }
+        let operand = op
+            .edges
+            .iter()
+            .find(|o| o.name == arg && o.used != Use::In)?;
+        Some(self.out.edges[operand.edge.0 as usize].elem)
+    }
+
+    fn convert(&mut self, for_op: &Op, edge: EdgeId, want: Elem) -> Result<EdgeId, PlanError> {
+        if let Some(done) = self.converted.get(&(edge, want)) {
+            return Ok(*done);
+        }
+        let source = self.out.edges[edge.0 as usize].clone();
+        let name = conversion(self.library, source.elem, want).unwrap_or_default();
+        if want.bytes_for(source.cols).is_none() {
+            return Err(self.missing(for_op, None));
+        }
+        let cols = u32::try_from(source.cols).map_err(|_| PlanError::TooLarge {
+            what: format!("edge {}", source.name),
+        })?;
+        let to = EdgeId(self.out.edges.len() as u32);
+        let full = format!("{}.{want}", source.name);
+        self.out.edges.push(Edge {
+            name: full.clone(),
+            elem: want,
+            ..source
+        });
+        let place = for_op.layer.map_or(String::new(), |l| format!("L{l}."));
+        let op = Op {
+            op: name.to_owned(),
+            name: format!(
+                "{place}{name}.{}",
+                full.strip_prefix(&place).unwrap_or(&full)
+            ),
+            phase: for_op.phase,
+            layer: for_op.layer,
+            edges: vec![
+                Operand {
+                    name: "x".into(),
+                    used: Use::In,
+                    edge,
+                },
+                Operand {
+                    name: "y".into(),
+                    used: Use::Out,
+                    edge: to,
+                },
+            ],
+            weights: Vec::new(),
+            states: Vec::new(),
+            consts: Vec::new(),
+            attrs: vec![("cols".into(), Attr::U32(cols))],
+        };
+        let (points, edges) = self.choose(&op, None)?;
+        let run = Run {
+            weights: Vec::new(),
+            format: None,
+            points,
+            edges,
+            column: 0,
+        };
+        self.out.ops.push(LoweredOp {
+            op,
+            id: None,
+            runs: vec![run],
+        });
+        self.converted.insert((edge, want), to);
+        Ok(to)
+    }
+
+    fn missing(&self, op: &Op, format: Option<Elem>) -> PlanError {
+        let edges = op.edges.iter().map(|o| {
+            let elem = self.out.edges[o.edge.0 as usize].elem;
+            format!("{} = {elem}", o.name)
+        });
+        let others = op
+            .weights
+            .iter()
+            .map(|(n, _)| n)
+            .chain(op.states.iter().map(|(n, _)| n));
+        let others = others.filter_map(|n| {
+            self.fixed_elem(op, format, n)
+                .map(|elem| format!("{n} = {elem}"))
+        });
+        let has = self.class.points.iter().filter(|p| p.id.family() == op.op);
+        PlanError::MissingPoint {
+            class: self.class.name.clone(),
+            family: op.op.clone(),
+            op: op.name.clone(),
+            wanted: others.chain(edges).collect::<Vec<_>>().join(", "),
+            has: has.map(|p| p.id.to_string()).collect(),
+        }
+    }
+}
+
+/// The op that converts between two formats.
+fn conversion(library: &CircuitLibrary, from: Elem, to: Elem) -> Option<&str> {
+    let mut ops = library.ops.iter();
+    let found = ops.find(|(_, sig)| {
+        sig.converts
+            .as_ref()
+            .is_some_and(|c| c.from == from && c.to == to)
+    });
+    found.map(|(name, _)| name.as_str())
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the tests share: the built-in library, and configurations written down from public facts.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
+
+use metrale_circuit::{
+    CircuitLibrary, ConfigInput, Instance, Plan, PlanRequest, Refusal, Source, WeightKey,
+};
+use metrale_core::{Elem, FlatMap, Scalar, StepLimits};
+
+pub fn library() -> &'static CircuitLibrary {
+    static LIBRARY: OnceLock<CircuitLibrary> = OnceLock::new();
+    LIBRARY.get_or_init(|| CircuitLibrary::new(metrale_kernel_tree::files()).unwrap())
+}
+
+/// A flat map from lines `key = value`; values are TOML.
+pub fn flat(text: &str) -> FlatMap {
+    let mut map = FlatMap::new();
+    for line in text
+        .lines()
+        .map(str::trim)
+        .filter(|l| !l.is_empty() && !l.starts_with('#'))
+    {
+        let (key, value) = line.split_once('=').unwrap();
+        map.insert(key.trim().to_owned(), scalar(value.trim()));
+    }
+    map
+}
+
+pub fn scalar(text: &str) -> Scalar {
+    if let Some(inner) = text.strip_prefix('"') {
+        return Scalar::Str(inner.trim_end_matches('"').to_owned());
+    }
+    if let Some(inner) = text.strip_prefix('[') {
+        let items = inner.trim_end_matches(']').split(',').map(str::trim);
+        return Scalar::List(items.filter(|i| !i.is_empty()).map(scalar).collect());
+    }
+    match text {
+        "true" => Scalar::Bool(true),
+        "false" => Scalar::Bool(false),
+        _ => match text.parse::<i64>() {
+            Ok(i) => Scalar::Int(i),
+            Err(_) => Scalar::Float(text.parse().unwrap()),
+        },
+    }
+}
+
+pub fn hf(flat: &FlatMap) -> Result<Instance, Refusal> {
+    library().instantiate(&ConfigInput {
+        flat,
+        source: Source::Hf,
+        tensors: None,
+        accept: &[],
+    })
+}
+
+pub fn gguf(flat: &FlatMap, tensors: &BTreeSet<String>) -> Result<Instance, Refusal> {
+    let tensors = Some(tensors);
+    library().instantiate(&ConfigInput {
+        flat,
+        source: Source::Gguf,
+        tensors,
+        accept: &[],
+    })
+}
+
+pub const LIMITS: StepLimits = StepLimits {
+    rows: 64,
+    logits_rows: 8,
+    slots: 8,
+    blocks_per_slot: 32,
+    history: 1024,
+    bias: 64,
+};
+
+/// A request with small limits; change what a test is about.
+pub fn request<'a>(formats: &'a BTreeMap<WeightKey, Elem>) -> PlanRequest<'a> {
+    static NO_VALUES: BTreeMap<WeightKey, Vec<f32>> = BTreeMap::new();
+    PlanRequest {
+        class: "cpu",
+        device: None,
+        formats,
+        values: &NO_VALUES,
+        kv: Elem::BF16,
+        limits: LIMITS,
+        kv_blocks: 256,
+        checkpoint: "test",
+        fuse: true,
+    }
+}
+
+pub fn plan(instance: &Instance, elem: Elem) -> Plan {
+    let formats = instance.uniform_formats(elem);
+    library().plan(instance, &request(&formats)).unwrap()
+}
+
+/// The tiny llama of `scripts/refs`.
+pub const TINY_LLAMA: &str = r#"
+model_type = "llama"
+vocab_size = 320
+hidden_size = 64
+intermediate_size = 96
+num_hidden_layers = 4
+num_attention_heads = 4
+num_key_value_heads = 2
+head_dim = 16
+max_position_embeddings = 512
+rms_norm_eps = 0.000001
+hidden_act = "silu"
+attention_bias = false
+mlp_bias = false
+attention_dropout = 0.0
+initializer_range = 0.1
+pretraining_tp = 1
+tie_word_embeddings = false
+rope_parameters.rope_theta = 10000.0
+rope_parameters.rope_type = "default"
+bos_token_id = 1
+eos_token_id = 2
+pad_token_id = 0
+use_cache = true
+dtype = "bfloat16"
+transformers_version = "5.24.0"
+architectures = ["LlamaForCausalLM"]
+"#;
