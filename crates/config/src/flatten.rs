@@ -12,6 +12,14 @@ use thiserror::Error;
 use crate::gguf::{GgufArray, GgufHeader, GgufValue};
 use crate::json::FLOAT_KEY;
 
+/// Bytes of a flat key at most; keys in use stay under 100. Nesting repeats a prefix for every value under it, so without
+/// a bound a document of a few megabytes could ask for terabytes.
+const MAX_KEY: usize = 1024;
+/// Entries of a flat map at most. The largest in use (class names of image models) have under 50,000.
+const MAX_ENTRIES: usize = 1 << 18;
+/// Elements of a GGUF array at most, outside of the tokenizer; those in use have one per layer.
+const MAX_ARRAY: usize = 1 << 16;
+
 /// Configuration that has no flat form.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
@@ -27,6 +35,16 @@ pub enum FlattenError {
     Ambiguous {
         /// The flat key.
         key: String,
+    },
+    /// More than a configuration can be: a key, an array or the whole map is too long.
+    #[error("{what} has {found}, above the limit {limit}; this is no configuration of a model")]
+    TooLarge {
+        /// The key, shortened, or the map.
+        what: String,
+        /// Its length.
+        found: usize,
+        /// The limit.
+        limit: usize,
     },
     /// An integer outside of i64.
     #[error("key `{key}`: {value} does not fit a signed 64-bit integer")]
@@ -73,6 +91,15 @@ pub fn flatten_gguf(header: &GgufHeader) -> Result<FlatMap, FlattenError> {
 }
 
 fn insert_json(map: &mut FlatMap, key: String, value: &Value) -> Result<(), FlattenError> {
+    if key.len() > MAX_KEY {
+        let start: String = key.chars().take(40).collect();
+        let what = format!("key `{start}...`");
+        return Err(FlattenError::TooLarge {
+            what,
+            found: key.len(),
+            limit: MAX_KEY,
+        });
+    }
     let scalar = match (scalar(value), value) {
         (Some(scalar), _) => scalar,
         (None, Value::Object(object)) => {
@@ -89,10 +116,18 @@ fn insert_json(map: &mut FlatMap, key: String, value: &Value) -> Result<(), Flat
         }
         (None, _) => return Ok(()),
     };
-    match map.insert(key.clone(), scalar) {
-        None => Ok(()),
-        Some(_) => Err(FlattenError::Ambiguous { key }),
+    if map.insert(key.clone(), scalar).is_some() {
+        return Err(FlattenError::Ambiguous { key });
     }
+    if map.len() > MAX_ENTRIES {
+        let what = "the configuration".to_owned();
+        return Err(FlattenError::TooLarge {
+            what,
+            found: map.len(),
+            limit: MAX_ENTRIES,
+        });
+    }
+    Ok(())
 }
 
 /// The value as one scalar; `None` for null, objects, and lists that hold either.
@@ -145,6 +180,14 @@ fn gguf_scalar(key: &str, value: &GgufValue) -> Result<Scalar, FlattenError> {
 }
 
 fn gguf_list(key: &str, items: &GgufArray) -> Result<Vec<Scalar>, FlattenError> {
+    if items.len() > MAX_ARRAY {
+        let what = format!("the array at key `{key}`");
+        return Err(FlattenError::TooLarge {
+            what,
+            found: items.len(),
+            limit: MAX_ARRAY,
+        });
+    }
     items.iter().map(|item| gguf_scalar(key, &item)).collect()
 }
 
@@ -218,6 +261,29 @@ mod tests {
     fn large_integers_become_floats() {
         let map = flat(r#"{"m": 1000000000000000019884624838656}"#).unwrap();
         assert_eq!(map["m"], Scalar::Float(1e30));
+    }
+
+    #[test]
+    fn a_prefix_is_not_repeated_without_bound() {
+        let long = "k".repeat(1 << 20);
+        let e = flat(&format!(r#"{{"{long}": {{"a": 1}}}}"#)).unwrap_err();
+        assert!(
+            matches!(e, FlattenError::TooLarge { limit: MAX_KEY, .. }),
+            "{e}"
+        );
+        assert!(e.to_string().len() < 200);
+        let many: Vec<String> = (0..=MAX_ENTRIES).map(|i| format!("\"{i}\":0")).collect();
+        let e = flat(&format!("{{{}}}", many.join(","))).unwrap_err();
+        assert!(
+            matches!(
+                e,
+                FlattenError::TooLarge {
+                    limit: MAX_ENTRIES,
+                    ..
+                }
+            ),
+            "{e}"
+        );
     }
 
     #[test]
