@@ -2,10 +2,13 @@
 //! What the HTTP side needs of the engine, behind one object-safe trait.
 //!
 //! The real engine is model-engine's; tests bring a scripted one. The face says nothing of devices or models: requests
-//! go in, events come out, and a receiver that is dropped is a request that is cancelled.
+//! go in, events come out, and a stream that is dropped is a request that is cancelled.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::task::{Context, Poll};
+
+use metrale_scheduler::{Event, Refusal};
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::text_face::{ChatTemplate, TextModel};
 
@@ -41,21 +44,79 @@ pub struct EngineStats {
     pub preemptions: u64,
 }
 
-/// The queue is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the request queue is full; try again in {} s", retry_after.as_secs().max(1))]
-pub struct Busy {
-    /// When it is worth trying again.
-    pub retry_after: Duration,
+/// Sampling parameters of one answer, as the rows that draw need them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampling {
+    /// Softmax temperature, 0 = greedy.
+    pub temperature: f32,
+    /// Nucleus mass in (0, 1]; 1 = off.
+    pub top_p: f32,
+    /// Candidates kept; 0 = off.
+    pub top_k: u32,
+    /// Smallest probability relative to the best; 0 = off.
+    pub min_p: f32,
+    /// Multiplicative penalty over prompt and answer; 1 = off.
+    pub repetition: f32,
+    /// Additive penalty for tokens in the answer; 0 = off.
+    pub presence: f32,
+    /// Additive penalty per occurrence in the answer; 0 = off.
+    pub frequency: f32,
+    /// Seed of the counter generator.
+    pub seed: u64,
 }
+
+/// One answer to generate.
+pub type Request = metrale_scheduler::Request<Sampling>;
 
 /// The engine.
 pub trait Engine: Send + Sync {
+    /// Starts an answer. `request.id` is the engine's to choose: what stands there is replaced.
+    ///
+    /// # Errors
+    /// [`Refusal`]; nothing of the request is kept.
+    fn generate(&self, request: Request) -> Result<EventStream, Refusal>;
+
     /// Whether it can answer.
     fn state(&self) -> EngineState;
 
     /// Its counters now.
     fn stats(&self) -> EngineStats;
+}
+
+/// Events of one answer, in order; the last is `Finished` or `Failed`. Dropped before that, it cancels the request.
+pub struct EventStream {
+    receiver: UnboundedReceiver<Event>,
+    cancel: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl EventStream {
+    /// What `receiver` gives. `cancel` is called if the stream is dropped before its last event.
+    pub fn new(
+        receiver: UnboundedReceiver<Event>,
+        cancel: impl FnOnce() + Send + 'static,
+    ) -> EventStream {
+        EventStream {
+            receiver,
+            cancel: Some(Box::new(cancel)),
+        }
+    }
+
+    /// The next event; `None` after the last, or if the engine went away without one.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        let event = self.receiver.poll_recv(cx);
+        if matches!(&event, Poll::Ready(e) if e.as_ref().is_none_or(Event::is_last)) {
+            self.cancel = None;
+        }
+        event
+    }
+}
+
+impl Drop for EventStream {
+    fn drop(&mut self) {
+        if let Some(cancel) = self.cancel.take() {
+            cancel();
+        }
+    }
 }
 
 /// A sampling default and where it came from.

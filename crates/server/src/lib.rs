@@ -5,6 +5,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod api;
+pub mod completion;
 pub mod engine_face;
 pub mod template;
 pub mod text_face;
