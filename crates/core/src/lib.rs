@@ -6,6 +6,7 @@
 //! [`Arg`] and [`MemoryPlan`], the backends read them; model-engine writes a [`StepBlock`], the kernels read it.
 //!
 //! - [`elem`]: element formats of tensors on disk and in memory, block-quantized ones included.
+//! - [`compute`]: kernel targets and what compiles them.
 //! - [`flat`]: the flat map that a checkpoint's configuration is normalised to.
 //! - [`launch`], [`memory`], [`step`]: what crosses the device seam.
 //! - [`numeric`]: conversions and the deterministic `exp`, `ln`, `sin_cos` that every path shares.
@@ -14,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod compute;
 pub mod elem;
 pub mod fault;
 pub mod flat;
@@ -23,6 +25,7 @@ pub mod numeric;
 pub mod rng;
 pub mod step;
 
+pub use compute::{ComputeTarget, CudaTarget, KernelTarget, PrebuiltTarget};
 pub use elem::Elem;
 pub use fault::FaultScope;
 pub use flat::{FlatMap, Scalar};

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `HARDWARE.toml` and `KERNEL.toml`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::ClosureError;
+
+/// `[hardware]` of a class. Other tables and keys of the file belong to other readers (the circuit compiler).
+#[derive(Clone, Debug, Deserialize)]
+pub struct Hardware {
+    /// The class's name, equal to its folder's.
+    pub name: String,
+    /// Who makes it.
+    pub vendor: String,
+    /// What compiles it (`cuda`, `prebuilt`).
+    pub target: String,
+    /// The class whose layers come first.
+    pub inherits: Option<String>,
+    /// Architecture that the compiler is told (`sm_90a`); none for prebuilt classes.
+    pub arch: Option<String>,
+    /// Compute capabilities `[major, minor]` that the images run on.
+    #[serde(default)]
+    pub capabilities: Vec<[u32; 2]>,
+    /// The oldest driver, as the driver API states it (13000 = CUDA 13.0).
+    pub driver: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct HardwareFile {
+    hardware: Hardware,
+}
+
+/// `KERNEL.toml` of a layer.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct KernelFile {
+    #[serde(default)]
+    pub(crate) compile: Compile,
+    #[serde(default)]
+    pub(crate) sources: Sources,
+    #[serde(default)]
+    pub(crate) shadow: Shadow,
+    #[serde(default)]
+    pub(crate) point: Vec<Point>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Compile {
+    /// Appended to the flags of earlier layers.
+    #[serde(default)]
+    pub(crate) flags: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Sources {
+    /// Folders under the tree's root.
+    #[serde(default, rename = "use")]
+    pub(crate) use_: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Shadow {
+    #[serde(default)]
+    pub(crate) files: Vec<String>,
+    #[serde(default)]
+    pub(crate) points: Vec<String>,
+}
+
+/// `[[point]]`: where a point's code is and how it is launched. The formulas are texts here; who compiles them knows the
+/// family's argument names.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Point {
+    /// `family/point`.
+    pub id: String,
+    /// Its source.
+    pub file: String,
+    /// The entry's unmangled name.
+    pub entry: String,
+    /// Threads of a block, x only.
+    pub block: u32,
+    /// Blocks in x, y, z: one to three formulas.
+    pub grid: Vec<String>,
+    /// Dynamic shared memory in bytes; 0 unless stated.
+    pub shared: Option<String>,
+    /// Bytes that each buffer argument must hold at least, by name.
+    #[serde(default)]
+    pub needs: BTreeMap<String, String>,
+}
+
+pub(crate) fn read_hardware(path: &Path) -> Result<Hardware, ClosureError> {
+    let file: HardwareFile = read(path)?;
+    let h = file.hardware;
+    let folder = path
+        .parent()
+        .and_then(Path::file_name)
+        .and_then(|n| n.to_str());
+    if folder != Some(&h.name) {
+        let message = format!("name = {:?} is not the folder's name", h.name);
+        return Err(ClosureError::Manifest {
+            path: path.into(),
+            message,
+        });
+    }
+    Ok(h)
+}
+
+/// The manifest of a layer, or an empty one where the folder has none.
+pub(crate) fn read_kernel(path: &Path) -> Result<KernelFile, ClosureError> {
+    if path.is_file() {
+        read(path)
+    } else {
+        Ok(KernelFile::default())
+    }
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ClosureError> {
+    let text = std::fs::read_to_string(path).map_err(|source| ClosureError::Io {
+        path: path.into(),
+        source,
+    })?;
+    toml::from_str(&text).map_err(|e| ClosureError::Manifest {
+        path: path.into(),
+        message: e.to_string(),
+    })
+}
