@@ -34,20 +34,20 @@ pub(crate) struct MapInput<'a> {
 
 impl MapInput<'_> {
     pub(crate) fn params(&self) -> Result<Params, Refusal> {
-        let mut set = BTreeMap::new();
+        let mut set: BTreeMap<String, Origin> = BTreeMap::new();
         for (key, value) in self.flat {
             self.known(key, value, &mut set)?;
+        }
+        for (name, o) in &set {
+            in_range(&o.key, &o.value, &self.circuit.params[name])?;
         }
         for (key, value) in self.flat {
             self.unknown(key, value)?;
         }
         self.tensor_switches(&mut set);
         let params = self.defaults(&set)?;
-        for (name, value) in &params {
-            let key = set
-                .get(name)
-                .map_or(name.as_str(), |o: &Origin| o.key.as_str());
-            in_range(key, value, &self.circuit.params[name])?;
+        for (name, value) in params.iter().filter(|(name, _)| !set.contains_key(*name)) {
+            in_range(&self.keys_of(name)[0], value, &self.circuit.params[name])?;
         }
         self.checks(&params, &set)?;
         Ok(params)

@@ -37,16 +37,13 @@ impl Plan {
             .iter()
             .filter_map(|g| self.group_seconds(g, w))
             .sum();
-        let moved: u64 = self
-            .groups
-            .iter()
-            .map(|g| g.cost.bytes(rows(g.phase, w), w))
-            .sum();
-        let flops: u64 = self
-            .groups
-            .iter()
-            .map(|g| g.cost.flops(rows(g.phase, w), w))
-            .sum();
+        let add = |f: &dyn Fn(&Group) -> u64| {
+            self.groups
+                .iter()
+                .fold(0u64, |sum, g| sum.saturating_add(f(g)))
+        };
+        let moved = add(&|g| g.cost.bytes(rows(g.phase, w), w));
+        let flops = add(&|g| g.cost.flops(rows(g.phase, w), w));
         let _ = write!(
             out,
             "\nstep: {} moved, {} operations",

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the tests share: the built-in library, and configurations written down from public facts.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
@@ -10,13 +9,13 @@ use metrale_circuit::{
 };
 use metrale_core::{Elem, FlatMap, Scalar, StepLimits};
 
-pub fn library() -> &'static CircuitLibrary {
+pub(crate) fn library() -> &'static CircuitLibrary {
     static LIBRARY: OnceLock<CircuitLibrary> = OnceLock::new();
     LIBRARY.get_or_init(|| CircuitLibrary::new(metrale_kernel_tree::files()).unwrap())
 }
 
 /// A flat map from lines `key = value`; values are TOML.
-pub fn flat(text: &str) -> FlatMap {
+pub(crate) fn flat(text: &str) -> FlatMap {
     let mut map = FlatMap::new();
     for line in text
         .lines()
@@ -29,7 +28,7 @@ pub fn flat(text: &str) -> FlatMap {
     map
 }
 
-pub fn scalar(text: &str) -> Scalar {
+pub(crate) fn scalar(text: &str) -> Scalar {
     if let Some(inner) = text.strip_prefix('"') {
         return Scalar::Str(inner.trim_end_matches('"').to_owned());
     }
@@ -47,7 +46,7 @@ pub fn scalar(text: &str) -> Scalar {
     }
 }
 
-pub fn hf(flat: &FlatMap) -> Result<Instance, Refusal> {
+pub(crate) fn hf(flat: &FlatMap) -> Result<Instance, Refusal> {
     library().instantiate(&ConfigInput {
         flat,
         source: Source::Hf,
@@ -56,7 +55,7 @@ pub fn hf(flat: &FlatMap) -> Result<Instance, Refusal> {
     })
 }
 
-pub fn gguf(flat: &FlatMap, tensors: &BTreeSet<String>) -> Result<Instance, Refusal> {
+pub(crate) fn gguf(flat: &FlatMap, tensors: &BTreeSet<String>) -> Result<Instance, Refusal> {
     let tensors = Some(tensors);
     library().instantiate(&ConfigInput {
         flat,
@@ -66,7 +65,7 @@ pub fn gguf(flat: &FlatMap, tensors: &BTreeSet<String>) -> Result<Instance, Refu
     })
 }
 
-pub const LIMITS: StepLimits = StepLimits {
+pub(crate) const LIMITS: StepLimits = StepLimits {
     rows: 64,
     logits_rows: 8,
     slots: 8,
@@ -76,7 +75,7 @@ pub const LIMITS: StepLimits = StepLimits {
 };
 
 /// A request with small limits; change what a test is about.
-pub fn request<'a>(formats: &'a BTreeMap<WeightKey, Elem>) -> PlanRequest<'a> {
+pub(crate) fn request<'a>(formats: &'a BTreeMap<WeightKey, Elem>) -> PlanRequest<'a> {
     static NO_VALUES: BTreeMap<WeightKey, Vec<f32>> = BTreeMap::new();
     PlanRequest {
         class: "cpu",
@@ -91,13 +90,13 @@ pub fn request<'a>(formats: &'a BTreeMap<WeightKey, Elem>) -> PlanRequest<'a> {
     }
 }
 
-pub fn plan(instance: &Instance, elem: Elem) -> Plan {
+pub(crate) fn plan(instance: &Instance, elem: Elem) -> Plan {
     let formats = instance.uniform_formats(elem);
     library().plan(instance, &request(&formats)).unwrap()
 }
 
 /// The tiny llama of `scripts/refs`.
-pub const TINY_LLAMA: &str = r#"
+pub(crate) const TINY_LLAMA: &str = r#"
 model_type = "llama"
 vocab_size = 320
 hidden_size = 64

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The llama family from configuration to plan.
 
-mod common;
-
-use common::{TINY_LLAMA, flat, hf, library, plan, request};
+use crate::common::{TINY_LLAMA, flat, hf, library, plan, request};
 use metrale_circuit::{Phase, WeightKey, Workload};
 use metrale_core::{ArenaKind, Arg, Elem, Unit};
 

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The crate through its public face, one module a subject; one binary, so that it links once.
+#![allow(clippy::unwrap_used)] // helpers of tests count as no tests
+
+mod common;
+mod digest;
+mod fusion;
+mod golden;
+mod llama;
