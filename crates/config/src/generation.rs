@@ -93,7 +93,7 @@ impl GenerationDefaults {
                     _ => Err(ConfigError::key(
                         file,
                         &key,
-                        format!("is {v:?}, expected {}", range.name()),
+                        format!("is {v}, expected {}", range.name()),
                     )),
                 },
             }

@@ -59,6 +59,10 @@ fn every_value_type_is_read() {
     assert_eq!(get("u64").as_i64(), None);
     assert_eq!(get("i64").as_i64(), Some(i64::MIN));
     assert_eq!(get("f64").as_f64(), Some(2.5));
+    let shown: Vec<String> = ["i32", "f32", "str", "bools"]
+        .map(|k| get(k).to_string())
+        .into();
+    assert_eq!(shown, ["-7", "1.5", "\"né\"", "an array of 2"]);
     let strs = get("strs").as_strings().unwrap();
     assert_eq!(strs.iter().collect::<Vec<_>>(), ["a", "", "bc"]);
     assert_eq!((strs.get(2), strs.get(3)), (Some("bc"), None));
@@ -193,6 +197,6 @@ fn the_configuration_of_a_header() {
 fn a_header_without_an_architecture_has_no_configuration() {
     let header = read(&Gguf::default().str("general.name", "x").bytes()).unwrap();
     let e = gguf_config::from_gguf("x.gguf", &header).unwrap_err();
-    assert_eq!(e.to_string(), "GGUF key `general.architecture`: is missing");
+    assert_eq!(e.to_string(), "GGUF key `general.architecture` is missing");
     assert_eq!(string("ab"), [2, 0, 0, 0, 0, 0, 0, 0, b'a', b'b']);
 }

@@ -98,11 +98,11 @@ pub enum GgufError {
         what: String,
     },
     /// A known key with a value of another type or outside its range.
-    #[error("GGUF key `{key}`: {why}")]
+    #[error("GGUF key `{key}` {why}")]
     Key {
         /// The key.
         key: String,
-        /// What is wrong and what was expected.
+        /// What is wrong and what was expected, as a predicate ("is 0, expected ...").
         why: String,
     },
     /// A tensor whose type this engine does not read.

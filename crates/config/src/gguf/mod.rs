@@ -192,7 +192,7 @@ fn alignment(
         _ => Err(key_error(
             KEY,
             format!(
-                "is {value:?}, expected a multiple of 8 from 8 to {}",
+                "is {value}, expected a multiple of 8 from 8 to {}",
                 limits.alignment
             ),
         )),

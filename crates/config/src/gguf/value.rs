@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Metadata values of a GGUF header.
 
+use std::fmt;
+
 /// One metadata value, in the type the file gives it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GgufValue {
@@ -115,6 +117,20 @@ impl GgufValue {
             Self::I64(v) => v.into(),
             _ => return None,
         })
+    }
+}
+
+impl fmt::Display for GgufValue {
+    /// As messages show it: strings quoted, arrays by their length alone.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::F32(v) => write!(f, "{v}"),
+            Self::F64(v) => write!(f, "{v}"),
+            Self::Bool(v) => write!(f, "{v}"),
+            Self::Str(v) => write!(f, "{v:?}"),
+            Self::Array(v) => write!(f, "an array of {}", v.len()),
+            integer => write!(f, "{}", integer.as_i128().unwrap_or_default()),
+        }
     }
 }
 
