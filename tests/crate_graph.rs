@@ -29,7 +29,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("scheduler", &[]),
     ("cache", &["core", "gpu-runtime", "telemetry"]),
-    ("sampling", &["gpu-runtime", "telemetry"]),
+    // core: docs/adr/0007.
+    ("sampling", &["core", "gpu-runtime", "telemetry"]),
     ("storage", &["core", "gpu-sys"]),
     ("comm", &["gpu-sys"]),
     ("grammar", &[]),

@@ -5,3 +5,7 @@
 //! numbers are a function of (seed, choice, position, draw) alone.
 
 #![forbid(unsafe_code)]
+
+mod params;
+
+pub use params::{InvalidSampling, Sampling, SamplingFields};
