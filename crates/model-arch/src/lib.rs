@@ -5,3 +5,5 @@
 //! circuit instance, never from here.
 
 #![forbid(unsafe_code)]
+
+pub mod weight_loader;
