@@ -1,7 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The model assembly: the `Model` trait, `TransformerModel`, the factory and the generate loop.
+//! The model assembly: from a checkpoint to something that answers.
 //!
-//! It turns a loaded checkpoint into a model that the scheduler can drive, and joins crates that may not know each other
-//! through adapters. There is no HTTP here and no direct device call.
+//! ```text
+//! Checkpoint --Prepared::new--> instance, recipes --Prepared::plan--> Plan --load--> TransformerModel --Engine::start--> requests
+//! ```
+//!
+//! The [`Model`](traits::Model) trait is what drives a step; [`TransformerModel`](model::TransformerModel) is its one
+//! implementation, a plan bound and recorded. [`adapters`] join crates that may not know each other. There is no HTTP
+//! here and no direct device call.
 
 #![forbid(unsafe_code)]
+
+pub mod adapters;
+pub mod engine;
+pub mod factory;
+pub mod load;
+pub mod model;
+pub mod prepare;
+pub mod traits;
+pub mod verify;
+
+pub use engine::{Engine, EngineOptions};
+pub use load::{LoadError, load};
+pub use model::TransformerModel;
+pub use prepare::{PlanOptions, PrepareError, Prepared};
+pub use traits::Model;

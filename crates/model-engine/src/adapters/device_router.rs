@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The scheduler's way to the device: step plans become step blocks, result rows become outcomes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use metrale_core::{StepBlock, StepLayout};
+use metrale_gpu_runtime::{DeviceFault, Progress as DeviceProgress};
+use metrale_sampling::Sampling;
+use metrale_scheduler::{
+    DeviceRouter, Fault, FaultKind, HistoryEntry, LogitRow, Progress, RowOutcome, RowStatus, Scope,
+    StepOutcome, StepPlan,
+};
+
+use crate::traits::Model;
+
+/// Drives a [`Model`] for the scheduler.
+pub struct ModelRouter<M> {
+    model: M,
+    block: StepBlock,
+    rows: Vec<LogitRow<Sampling>>,
+    hash_rows: bool,
+    history: Vec<metrale_core::HistoryEntry>,
+    bias: Vec<(u32, f32)>,
+    top: Vec<(u32, f32)>,
+    started: Instant,
+    step_deadline: Duration,
+}
+
+impl<M: Model> ModelRouter<M> {
+    /// A router over `model`. `hash_rows` reports a hash of every logits row (tests and `--row-hashes`); a step that runs
+    /// longer than `step_deadline` is a device fault.
+    #[must_use]
+    pub fn new(model: M, hash_rows: bool, step_deadline: Duration) -> ModelRouter<M> {
+        let block = StepBlock::new(Arc::new(StepLayout::new(*model.limits())));
+        ModelRouter {
+            model,
+            block,
+            rows: Vec::new(),
+            hash_rows,
+            history: Vec::new(),
+            bias: Vec::new(),
+            top: Vec::new(),
+            started: Instant::now(),
+            step_deadline,
+        }
+    }
+
+    fn fill(&mut self, plan: &StepPlan<Sampling>) -> Result<(), metrale_core::StepFull> {
+        self.block.clear();
+        for delta in &plan.tables {
+            self.block
+                .push_delta(delta.slot, delta.index, delta.block)?;
+        }
+        for segment in &plan.segments {
+            self.block.push_run(
+                segment.slot,
+                segment.first_position,
+                plan.tokens_of(segment),
+            )?;
+        }
+        self.rows.clear();
+        for row in &plan.logits {
+            self.history.clear();
+            self.history.extend(
+                row.history
+                    .iter()
+                    .flat_map(|entries| entries.iter().map(history_entry)),
+            );
+            self.bias.clear();
+            self.bias.extend_from_slice(&row.bias);
+            self.bias
+                .extend(row.banned.iter().map(|token| (*token, f32::NEG_INFINITY)));
+            let sample = row
+                .sampling
+                .encode(row.choice, row.position, row.forced, row.top);
+            self.block
+                .push_logits(row.row, &sample, &self.history, &self.bias)?;
+            self.rows.push(row.clone());
+        }
+        Ok(())
+    }
+
+    fn collect(&mut self, outcome: &mut StepOutcome) -> Result<(), DeviceFault> {
+        outcome.clear();
+        for (index, row) in self.rows.iter().enumerate() {
+            self.top.clear();
+            let result = self.model.result(index as u32, row.top, &mut self.top)?;
+            let mut out = RowOutcome::new(result.token, result.logprob);
+            if !result.finite {
+                out.status = RowStatus::NonFinite;
+            }
+            if self.hash_rows {
+                out.row_hash = Some(self.model.logits_hash(index as u32)?);
+            }
+            outcome.push(out, self.top.drain(..));
+        }
+        Ok(())
+    }
+}
+
+impl<M: Model> DeviceRouter for ModelRouter<M> {
+    type Sampling = Sampling;
+
+    fn submit(&mut self, plan: &StepPlan<Sampling>) -> Result<(), Fault> {
+        self.fill(plan)
+            .map_err(|full| Fault::new(Scope::Step, FaultKind::Internal, full.to_string()))?;
+        for copy in &plan.copies {
+            self.model.copy_block(copy.src, copy.dst).map_err(fault)?;
+        }
+        self.model.submit(&self.block).map_err(fault)?;
+        self.started = Instant::now();
+        Ok(())
+    }
+
+    fn wait(&mut self, timeout: Duration, outcome: &mut StepOutcome) -> Result<Progress, Fault> {
+        match self.model.wait(timeout).map_err(fault)? {
+            DeviceProgress::Done => {
+                self.collect(outcome).map_err(fault)?;
+                Ok(Progress::Done)
+            }
+            DeviceProgress::Running if self.started.elapsed() > self.step_deadline => {
+                Err(Fault::new(
+                    Scope::Device,
+                    FaultKind::Device,
+                    format!(
+                        "a step has run for {:?}: the device hangs",
+                        self.started.elapsed()
+                    ),
+                ))
+            }
+            DeviceProgress::Running => Ok(Progress::Running),
+        }
+    }
+
+    fn recover(&mut self, cause: &Fault) -> Result<(), Fault> {
+        match cause.scope {
+            // The KV pool and the programs stand; the next step brings its own block.
+            Scope::Row | Scope::Request | Scope::Step => Ok(()),
+            Scope::Device => Err(Fault::new(
+                Scope::Device,
+                FaultKind::Device,
+                format!("the device cannot be opened again in this process: {cause}"),
+            )),
+        }
+    }
+}
+
+fn history_entry(entry: &HistoryEntry) -> metrale_core::HistoryEntry {
+    metrale_core::HistoryEntry {
+        token: entry.token,
+        output_count: entry.output_count,
+        in_prompt: entry.in_prompt,
+    }
+}
+
+fn fault(fault: DeviceFault) -> Fault {
+    let scope = if fault.sticky {
+        Scope::Device
+    } else {
+        Scope::Step
+    };
+    Fault::new(scope, FaultKind::Device, fault.to_string())
+}

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Adapters: the traits of crates that may not know each other, implemented over each other.
+
+mod device_router;
+mod kv_accounts;
+
+pub use device_router::ModelRouter;
+pub use kv_accounts::CacheAccounts;

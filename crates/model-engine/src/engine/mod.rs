@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The engine: a model behind the scheduler's driver, on a thread of its own.
+
+mod populate;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use metrale_cache::{CacheOptions, KvCache};
+use metrale_sampling::Sampling;
+use metrale_scheduler::{
+    ClockRouter, Driver, Handle, LimitsError, NoSpill, PlannerLimits, Routers,
+};
+
+use crate::adapters::{CacheAccounts, ModelRouter};
+use crate::model::TransformerModel;
+use crate::traits::Model;
+use populate::Populator;
+
+/// How an engine runs. The model must have been planned for at least these limits.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Limits of the planner.
+    pub limits: PlannerLimits,
+    /// Report a hash of every logits row with its token. Default false; costs a pass over each row on the host.
+    pub row_hashes: bool,
+    /// A step that runs longer is a device fault. Default 120 s: the longest prefill step of a slow machine stays below.
+    pub step_deadline: Duration,
+    /// Key of the prefix cache's hash; a server takes a random one.
+    pub hash_key: u64,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        EngineOptions {
+            limits: PlannerLimits::default(),
+            row_hashes: false,
+            step_deadline: Duration::from_secs(120),
+            hash_key: 0,
+        }
+    }
+}
+
+/// The engine could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The planner's limits contradict each other.
+    #[error(transparent)]
+    Limits(#[from] LimitsError),
+    /// A thread could not be started.
+    #[error("the engine's thread could not be started: {0}")]
+    Thread(#[from] io::Error),
+}
+
+/// A running engine. Dropping it drains: what runs is finished, then the thread ends.
+pub struct Engine {
+    handle: Handle<Sampling>,
+    thread: Option<JoinHandle<()>>,
+    _populator: Populator,
+}
+
+impl Engine {
+    /// Starts the driver's thread over `model`, and the thread that populates the KV pool.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(model: TransformerModel, options: EngineOptions) -> Result<Engine, StartError> {
+        let (driver, populator) = assemble(model, options)?;
+        let handle = driver.handle();
+        let thread = driver.spawn("met-engine")?;
+        Ok(Engine {
+            handle,
+            thread: Some(thread),
+            _populator: populator,
+        })
+    }
+
+    /// Submits, cancels, drains; tells health and counts.
+    #[must_use]
+    pub fn handle(&self) -> &Handle<Sampling> {
+        &self.handle
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.handle.drain();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the loop was reported through health; there is nobody left to tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The engine's driver, to be stepped by hand in tests.
+pub type EngineDriver =
+    Driver<Routers<ModelRouter<TransformerModel>, MonotonicClock>, CacheAccounts>;
+
+/// Joins model, cache and planner; the KV pool populates while the populator lives.
+///
+/// # Errors
+/// [`StartError`].
+pub fn assemble(
+    model: TransformerModel,
+    options: EngineOptions,
+) -> Result<(EngineDriver, Populator), StartError> {
+    let plan = Arc::clone(model.plan());
+    let populated = Arc::new(AtomicU32::new(0));
+    let populator = Populator::start(&model, Arc::clone(&populated))?;
+    let cache = KvCache::new(CacheOptions {
+        blocks: plan.kv_blocks as u32,
+        slots: model.limits().slots,
+        hash_key: options.hash_key,
+        ..CacheOptions::default()
+    });
+    let accounts = CacheAccounts::new(cache, populated);
+    let router = ModelRouter::new(model, options.row_hashes, options.step_deadline);
+    let routers = Routers {
+        device: router,
+        clock: MonotonicClock::default(),
+        spill: NoSpill,
+    };
+    Ok((Driver::new(options.limits, routers, accounts)?, populator))
+}
+
+/// The process's monotonic clock.
+#[derive(Clone, Copy, Debug)]
+pub struct MonotonicClock(Instant);
+
+impl Default for MonotonicClock {
+    fn default() -> Self {
+        MonotonicClock(Instant::now())
+    }
+}
+
+impl ClockRouter for MonotonicClock {
+    fn now(&mut self) -> Duration {
+        self.0.elapsed()
+    }
+}

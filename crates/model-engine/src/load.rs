@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Loading: reserve the plan's memory, pack the weights, bind and record.
+
+use std::sync::Arc;
+
+use metrale_circuit::Plan;
+use metrale_gpu_runtime::{GpuBackend, OutOfMemory};
+use metrale_model_layers::pack::{PackError, Packer};
+
+use crate::model::{SetupError, TransformerModel};
+use crate::prepare::Prepared;
+
+/// The model could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The memory plan does not fit the device.
+    #[error(transparent)]
+    Memory(#[from] OutOfMemory),
+    /// A folder that holds a configuration only.
+    #[error("{0} has a configuration but no weights: plans can be made from it, answers cannot")]
+    NoWeights(String),
+    /// A weight could not be brought to the device.
+    #[error(transparent)]
+    Pack(#[from] PackError),
+    /// A group could not be bound, or a program not recorded.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+}
+
+/// Loads `prepared` as `plan` says onto `backend`. `progress` is told the bytes read since it was told last.
+///
+/// # Errors
+/// [`LoadError`]; nothing stays reserved.
+pub fn load(
+    prepared: &Prepared,
+    plan: Arc<Plan>,
+    backend: Arc<dyn GpuBackend>,
+    progress: impl FnMut(u64),
+) -> Result<TransformerModel, LoadError> {
+    let store = prepared.checkpoint.store.as_ref();
+    let store = store
+        .ok_or_else(|| LoadError::NoWeights(prepared.checkpoint.path.display().to_string()))?;
+    let arenas = backend.reserve(&plan.memory, &plan.limits)?;
+    let packer = Packer {
+        backend: backend.as_ref(),
+        arenas,
+        plan: &plan,
+        store,
+        recipe: &|key| prepared.recipes.get(key),
+        head_dim: prepared.instance.count("head_dim").unwrap_or(1),
+    };
+    if let Err(error) = packer.run(progress) {
+        backend.release(arenas);
+        return Err(error.into());
+    }
+    Ok(TransformerModel::new(plan, backend, arenas)?)
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From an opened checkpoint to a plan: instance, name tables, preflight. Nothing here touches a device.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use metrale_circuit::{
+    CircuitLibrary, ConfigInput, Instance, Plan, PlanError, PlanRequest, Refusal, Source, WeightKey,
+};
+use metrale_config::ConfigSource;
+use metrale_core::numeric::{self, DequantizeError};
+use metrale_core::{Elem, StepLimits};
+use metrale_model_layers::weight_map::{Recipe, recipe};
+use metrale_model_weights::{Checkpoint, Expected, PreflightError, WeightsError, preflight};
+
+use crate::factory::loader_for_family;
+
+/// A checkpoint with its circuit instance, checked against each other.
+pub struct Prepared {
+    /// The checkpoint.
+    pub checkpoint: Checkpoint,
+    /// Its mathematics.
+    pub instance: Instance,
+    /// Where each weight comes from; aliases have none.
+    pub recipes: BTreeMap<WeightKey, Recipe>,
+    /// The format of each weight on disk; without weights, the configuration's dtype.
+    pub formats: BTreeMap<WeightKey, Elem>,
+    values: BTreeMap<WeightKey, Vec<f32>>,
+    fingerprint: String,
+}
+
+/// What a plan is made for, beside the checkpoint.
+#[derive(Clone, Debug)]
+pub struct PlanOptions {
+    /// Hardware class (`cpu`).
+    pub class: String,
+    /// Device of `DEVICES.toml` for the roofline, if known.
+    pub device: Option<String>,
+    /// Format of the KV pool.
+    pub kv: Elem,
+    /// Capacities of a step.
+    pub limits: StepLimits,
+    /// Blocks of the KV pool.
+    pub kv_blocks: u64,
+    /// Whether to fuse; unfused plans expose every edge, for tests.
+    pub fuse: bool,
+}
+
+/// The checkpoint cannot be served. Every variant names the file, key or tensor, and the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    /// The configuration is refused.
+    #[error("{path}: {source}")]
+    Refused {
+        /// The checkpoint.
+        path: String,
+        /// The key and the reason.
+        source: Box<Refusal>,
+    },
+    /// A family without a loader: a circuit was added and its name tables were not.
+    #[error("family {0} has a circuit but no weight loader in this build")]
+    NoLoader(String),
+    /// A weight without a row in the name tables.
+    #[error("family {family}: weight {weight} stands in no {source_name} name table")]
+    NoName {
+        /// The family.
+        family: String,
+        /// The weight.
+        weight: WeightKey,
+        /// `Hf` or `Gguf`.
+        source_name: String,
+    },
+    /// Tensors are missing, misshapen or unexpected.
+    #[error("{path}: {source}")]
+    Preflight {
+        /// The checkpoint.
+        path: String,
+        /// All problems.
+        source: Box<PreflightError>,
+    },
+    /// A file could not be read.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// A tensor whose values enter the plan is in a format that has none.
+    #[error("tensor {tensor}: {source}")]
+    Values {
+        /// The tensor.
+        tensor: String,
+        /// Why.
+        source: DequantizeError,
+    },
+    /// The class cannot serve the instance.
+    #[error(transparent)]
+    Plan(Box<PlanError>),
+}
+
+impl Prepared {
+    /// Instantiates the circuit of `checkpoint` and checks its tensors. `accept` names configuration keys that the user
+    /// takes responsibility for (`--accept-key`).
+    ///
+    /// # Errors
+    /// [`PrepareError`].
+    pub fn new(
+        library: &CircuitLibrary,
+        checkpoint: Checkpoint,
+        accept: &[String],
+    ) -> Result<Prepared, PrepareError> {
+        let path = checkpoint.path.display().to_string();
+        let source = match checkpoint.config.source {
+            ConfigSource::Hf => Source::Hf,
+            ConfigSource::Gguf => Source::Gguf,
+        };
+        let tensors: Option<BTreeSet<String>> = checkpoint
+            .store
+            .as_ref()
+            .map(|s| s.tensors().iter().map(|t| t.name.clone()).collect());
+        let input = ConfigInput {
+            flat: &checkpoint.config.flat,
+            source,
+            tensors: tensors.as_ref(),
+            accept,
+        };
+        let instance = library
+            .instantiate(&input)
+            .map_err(|source| PrepareError::Refused {
+                path: path.clone(),
+                source: Box::new(source),
+            })?;
+        let mut prepared = Prepared {
+            recipes: recipes(&instance)?,
+            formats: BTreeMap::new(),
+            values: BTreeMap::new(),
+            fingerprint: checkpoint
+                .fingerprint()?
+                .iter()
+                .map(|b| format!("{b:02x}"))
+                .collect(),
+            checkpoint,
+            instance,
+        };
+        prepared.check(&path)?;
+        prepared.read_formats();
+        prepared.read_values()?;
+        Ok(prepared)
+    }
+
+    fn check(&self, path: &str) -> Result<(), PrepareError> {
+        let Some(store) = &self.checkpoint.store else {
+            return Ok(());
+        };
+        let wanted = self
+            .instance
+            .weights()
+            .iter()
+            .filter_map(|w| Some((w, self.recipes.get(&w.key)?)));
+        let expected = wanted.map(|(w, recipe)| Expected {
+            name: &recipe.tensor,
+            shape: &w.shape,
+            formats: &[],
+            optional: false,
+        });
+        // A tied checkpoint may store its head a second time: the embedding is what is used.
+        let tied = self.instance.weights().iter().any(|w| w.alias_of.is_some());
+        let allowed: &[&str] = if tied { &["lm_head.weight"] } else { &[] };
+        preflight(expected, allowed, store)
+            .map(|_| ())
+            .map_err(|source| PrepareError::Preflight {
+                path: path.to_owned(),
+                source: Box::new(source),
+            })
+    }
+
+    fn read_formats(&mut self) {
+        let dtype = self.checkpoint.config.dtype.unwrap_or(Elem::BF16);
+        for (key, recipe) in &self.recipes {
+            let stored = self
+                .checkpoint
+                .store
+                .as_ref()
+                .and_then(|s| s.get(&recipe.tensor));
+            self.formats
+                .insert(key.clone(), stored.map_or(dtype, |t| t.elem));
+        }
+    }
+
+    fn read_values(&mut self) -> Result<(), PrepareError> {
+        let Some(store) = &self.checkpoint.store else {
+            return Ok(());
+        };
+        for weight in self.instance.weights().iter().filter(|w| w.constant) {
+            let tensor = self
+                .recipes
+                .get(&weight.key)
+                .and_then(|r| store.get(&r.tensor));
+            // Preflight has found every tensor of a recipe.
+            let Some(tensor) = tensor else { continue };
+            let mut values = vec![0.0; weight.elems() as usize];
+            numeric::dequantize(tensor.elem, &store.read(tensor)?, &mut values).map_err(
+                |source| PrepareError::Values {
+                    tensor: tensor.name.clone(),
+                    source,
+                },
+            )?;
+            self.values.insert(weight.key.clone(), values);
+        }
+        Ok(())
+    }
+
+    /// The plan for `options`.
+    ///
+    /// # Errors
+    /// [`PrepareError::Plan`] names the first point that the class lacks, or what does not fit.
+    pub fn plan(
+        &self,
+        library: &CircuitLibrary,
+        options: &PlanOptions,
+    ) -> Result<Plan, PrepareError> {
+        let request = PlanRequest {
+            class: &options.class,
+            device: options.device.as_deref(),
+            formats: &self.formats,
+            kv: options.kv,
+            limits: options.limits,
+            kv_blocks: options.kv_blocks,
+            checkpoint: &self.fingerprint,
+            values: &self.values,
+            fuse: options.fuse,
+        };
+        library
+            .plan(&self.instance, &request)
+            .map_err(|e| PrepareError::Plan(Box::new(e)))
+    }
+}
+
+fn recipes(instance: &Instance) -> Result<BTreeMap<WeightKey, Recipe>, PrepareError> {
+    let family = instance.family();
+    let loader =
+        loader_for_family(family).ok_or_else(|| PrepareError::NoLoader(family.to_owned()))?;
+    let table = loader.names(instance.source());
+    let own = instance.weights().iter().filter(|w| w.alias_of.is_none());
+    own.map(|w| {
+        let found = recipe(table, &w.key).ok_or_else(|| PrepareError::NoName {
+            family: family.to_owned(),
+            weight: w.key.clone(),
+            source_name: format!("{:?}", instance.source()),
+        })?;
+        Ok((w.key.clone(), found))
+    })
+    .collect()
+}

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `met verify`: a model against reference logits, along every kind of schedule.
+//!
+//! The prompt of the reference runs as one prefill, in chunks, token by token, and among other sequences; each time every
+//! row of logits is compared with the reference, and its bits with those of the first run. Then the greedy continuation
+//! is decoded. A schedule must not change a bit; the difference from the reference is held to the caller's bound.
+
+mod reference;
+mod schedule;
+
+use std::time::Duration;
+
+use metrale_core::{SampleRow, StepBlock, StepFull, StepLayout, StepLimits};
+use metrale_gpu_runtime::{DeviceFault, Progress};
+
+pub use reference::{Reference, ReferenceError};
+pub use schedule::{Run, Schedule};
+
+use crate::traits::Model;
+
+/// Sequences of the crowd, the one that is watched among them.
+pub const CROWD: u32 = 8;
+
+/// The outcome of one schedule.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScheduleReport {
+    /// Its name (`chunks of 7`).
+    pub name: String,
+    /// Largest difference from the reference over all rows and tokens.
+    pub max_diff: f32,
+    /// Mean difference.
+    pub mean_diff: f64,
+    /// Rows whose bits differ from those of the first schedule.
+    pub rows_differing: u32,
+}
+
+/// The outcome of a verification.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// One per schedule.
+    pub schedules: Vec<ScheduleReport>,
+    /// Greedy steps that were compared: those before the reference's margin first falls below twice the bound.
+    pub greedy_compared: u32,
+    /// How many of them gave the reference's token.
+    pub greedy_equal: u32,
+    /// The bound on `max_diff`.
+    pub bound: f32,
+}
+
+impl Report {
+    /// Whether everything agrees.
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        self.greedy_equal == self.greedy_compared
+            && self
+                .schedules
+                .iter()
+                .all(|s| s.max_diff <= self.bound && s.rows_differing == 0)
+    }
+}
+
+/// A verification could not run.
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyError {
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceFault),
+    /// The model was planned for smaller steps than the reference needs.
+    #[error(transparent)]
+    Full(#[from] StepFull),
+    /// The reference was made for another vocabulary.
+    #[error(
+        "the reference has {reference} logits a row and the model {model}: it belongs to another checkpoint"
+    )]
+    Vocab {
+        /// Of the reference.
+        reference: u32,
+        /// Of the model.
+        model: u32,
+    },
+}
+
+/// Step limits that a verification against `reference` needs.
+#[must_use]
+pub fn limits(reference: &Reference) -> StepLimits {
+    let tokens = (reference.input_ids.len() + reference.greedy_ids.len()) as u32;
+    StepLimits {
+        rows: CROWD * tokens,
+        logits_rows: tokens.max(CROWD),
+        slots: CROWD,
+        blocks_per_slot: tokens.div_ceil(metrale_core::KV_BLOCK),
+        history: 1,
+        bias: 1,
+    }
+}
+
+/// KV blocks that a verification with these limits needs.
+#[must_use]
+pub fn kv_blocks(limits: &StepLimits) -> u64 {
+    u64::from(limits.slots * limits.blocks_per_slot)
+}
+
+/// Runs every schedule. The model must have been planned for at least [`limits`] and [`kv_blocks`].
+///
+/// # Errors
+/// [`VerifyError`]; a disagreement is no error but a report.
+pub fn verify(
+    model: &mut dyn Model,
+    reference: &Reference,
+    bound: f32,
+) -> Result<Report, VerifyError> {
+    if model.vocab() != reference.vocab {
+        return Err(VerifyError::Vocab {
+            reference: reference.vocab,
+            model: model.vocab(),
+        });
+    }
+    let mut runner = Runner::new(model, reference);
+    let mut first: Option<Vec<u64>> = None;
+    let mut schedules = Vec::new();
+    for schedule in schedule::all(&reference.input_ids, reference.vocab) {
+        let outcome = runner.run(&schedule)?;
+        let hashes = first.get_or_insert_with(|| outcome.hashes.clone());
+        schedules.push(ScheduleReport {
+            name: schedule.name.clone(),
+            max_diff: outcome.max_diff,
+            mean_diff: outcome.mean_diff,
+            rows_differing: hashes
+                .iter()
+                .zip(&outcome.hashes)
+                .filter(|(a, b)| a != b)
+                .count() as u32,
+        });
+    }
+    let (greedy_compared, greedy_equal) = runner.greedy(bound)?;
+    Ok(Report {
+        schedules,
+        greedy_compared,
+        greedy_equal,
+        bound,
+    })
+}
+
+struct Outcome {
+    hashes: Vec<u64>,
+    max_diff: f32,
+    mean_diff: f64,
+}
+
+struct Runner<'a> {
+    model: &'a mut dyn Model,
+    reference: &'a Reference,
+    block: StepBlock,
+    row: Vec<f32>,
+}
+
+impl<'a> Runner<'a> {
+    fn new(model: &'a mut dyn Model, reference: &'a Reference) -> Runner<'a> {
+        let block = StepBlock::new(std::sync::Arc::new(StepLayout::new(*model.limits())));
+        let row = vec![0.0; model.vocab() as usize];
+        Runner {
+            model,
+            reference,
+            block,
+            row,
+        }
+    }
+
+    fn run(&mut self, schedule: &Schedule) -> Result<Outcome, VerifyError> {
+        let rows = self.reference.input_ids.len();
+        let mut outcome = Outcome {
+            hashes: vec![0; rows],
+            max_diff: 0.0,
+            mean_diff: 0.0,
+        };
+        self.block.clear();
+        self.tables()?;
+        for step in &schedule.steps {
+            let watched = self.fill(step)?;
+            self.step()?;
+            for (index, position) in watched.enumerate() {
+                self.model.logits(index as u32, &mut self.row)?;
+                outcome.hashes[position as usize] = self.model.logits_hash(index as u32)?;
+                let want = self.reference.row(position as usize);
+                for (got, want) in self.row.iter().zip(want) {
+                    // A NaN must not pass as the smaller of two values.
+                    let diff = if got.is_nan() {
+                        f32::INFINITY
+                    } else {
+                        (got - want).abs()
+                    };
+                    outcome.max_diff = outcome.max_diff.max(diff);
+                    outcome.mean_diff += f64::from(diff);
+                }
+            }
+            self.block.clear();
+        }
+        outcome.mean_diff /= (rows * self.row.len()) as f64;
+        Ok(outcome)
+    }
+
+    /// Every slot gets its own blocks, spread backwards over the pool so that no test passes by lying in order.
+    fn tables(&mut self) -> Result<(), StepFull> {
+        let StepLimits {
+            slots,
+            blocks_per_slot,
+            ..
+        } = *self.model.limits();
+        for entry in 0..slots * blocks_per_slot {
+            let block = slots * blocks_per_slot - 1 - entry;
+            self.block
+                .push_delta(entry / blocks_per_slot, entry % blocks_per_slot, block)?;
+        }
+        Ok(())
+    }
+
+    /// Fills the block with a step; gives the positions of the watched sequence (slot 0), whose logits are all wanted.
+    fn fill(&mut self, step: &[Run]) -> Result<std::ops::Range<u32>, StepFull> {
+        let mut watched = 0..0;
+        for run in step {
+            let item = self.block.push_run(run.slot, run.first, &run.tokens)?;
+            if run.slot == 0 {
+                watched = run.first..run.first + item.rows;
+                for row in 0..item.rows {
+                    let sample = SampleRow::greedy(run.first + row + 1);
+                    self.block
+                        .push_logits(item.first_row + row, &sample, &[], &[])?;
+                }
+            }
+        }
+        Ok(watched)
+    }
+
+    fn step(&mut self) -> Result<(), DeviceFault> {
+        self.model.submit(&self.block)?;
+        while self.model.wait(Duration::from_secs(1))? == Progress::Running {}
+        Ok(())
+    }
+
+    /// Prefills the prompt and decodes greedily: (steps compared, steps equal).
+    fn greedy(&mut self, bound: f32) -> Result<(u32, u32), VerifyError> {
+        self.block.clear();
+        self.tables()?;
+        let prompt = &self.reference.input_ids;
+        let clear = self
+            .reference
+            .greedy_gap
+            .iter()
+            .take_while(|gap| **gap > 2.0 * bound)
+            .count();
+        let (mut first, mut tokens, mut equal) = (0, prompt.clone(), 0);
+        for want in &self.reference.greedy_ids[..clear] {
+            let item = self.block.push_run(0, first, &tokens)?;
+            first += item.rows;
+            self.block.push_logits(
+                item.first_row + item.rows - 1,
+                &SampleRow::greedy(first),
+                &[],
+                &[],
+            )?;
+            self.step()?;
+            let got = self.model.result(0, 0, &mut Vec::new())?.token;
+            equal += u32::from(got == *want);
+            tokens = vec![*want];
+            self.block.clear();
+        }
+        Ok((clear as u32, equal))
+    }
+}
