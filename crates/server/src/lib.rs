@@ -8,6 +8,8 @@
 pub mod api;
 pub mod completion;
 pub mod engine_face;
+pub mod hub;
+pub mod recipe;
 pub mod template;
 pub mod text_face;
 pub mod tokenizer;
