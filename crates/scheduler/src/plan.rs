@@ -19,7 +19,7 @@ pub struct StepPlan<S> {
     pub segments: Vec<Segment>,
     /// Rows whose logits are wanted, ascending by row.
     pub logits: Vec<LogitRow<S>>,
-    /// Writes to the block tables.
+    /// Writes to the block tables; each entry at most once.
     pub tables: Vec<TableDelta>,
     /// Block copies (copy-on-write of partly shared blocks), to be done in this order.
     pub copies: Vec<BlockCopy>,

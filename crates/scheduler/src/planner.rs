@@ -35,9 +35,8 @@ pub struct Planner<S> {
     slots: Vec<Option<Seq<S>>>,
     /// Slots in order of admission.
     running: Vec<u32>,
-    /// Sorted by arrival.
+    /// In order of arrival; all came after those that run.
     waiting: VecDeque<Seq<S>>,
-    arrivals: u64,
     plan: StepPlan<S>,
     in_flight: bool,
     left: Budget,
@@ -74,7 +73,6 @@ impl<S: Clone> Planner<S> {
         self.prefill();
         self.admit(kv, spill, effects);
         if self.plan.tokens.is_empty() {
-            self.moved.append(&mut self.plan.tables);
             return None;
         }
         self.plan.step += 1;
@@ -302,10 +300,8 @@ impl<S: Clone> Planner<S> {
             spilled,
         });
         kv.release(slot, &seq.tokens[..seq.computed as usize]);
-        self.plan.tables.retain(|t| t.slot != slot);
         seq.computed = 0;
-        let at = self.waiting.partition_point(|w| w.arrival < seq.arrival);
-        self.waiting.insert(at, seq);
+        self.waiting.push_front(seq); // What runs came before all that waits, so the newest of it comes next.
     }
 
     fn seq(&self, slot: u32) -> &Seq<S> {

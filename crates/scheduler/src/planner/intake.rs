@@ -30,7 +30,6 @@ impl<S: Clone> Planner<S> {
             slots: (0..limits.max_num_seqs).map(|_| None).collect(),
             running: Vec::with_capacity(limits.max_num_seqs as usize),
             waiting: VecDeque::new(),
-            arrivals: 0,
             plan: StepPlan::default(),
             in_flight: false,
             left: Budget::default(),
@@ -84,9 +83,7 @@ impl<S: Clone> Planner<S> {
         if self.lives(request.id) {
             return Err(Refusal::DuplicateId(request.id));
         }
-        self.arrivals += 1;
-        self.waiting
-            .push_back(Seq::new(request, self.arrivals, now));
+        self.waiting.push_back(Seq::new(request, now));
         Ok(())
     }
 

@@ -12,8 +12,6 @@ use crate::request::Request;
 /// A sequence. `tokens` are known (prompt, then generated); KV is stored for the first `computed` of them.
 pub(super) struct Seq<S> {
     pub(super) request: Request<S>,
-    /// Order of arrival; the queue is sorted by it.
-    pub(super) arrival: u64,
     /// When it fails, on the driver's clock.
     pub(super) deadline: Option<Duration>,
     pub(super) tokens: Vec<u32>,
@@ -33,9 +31,8 @@ pub(super) struct Seq<S> {
 }
 
 impl<S: Clone> Seq<S> {
-    pub(super) fn new(request: Request<S>, arrival: u64, now: Duration) -> Seq<S> {
+    pub(super) fn new(request: Request<S>, now: Duration) -> Seq<S> {
         Seq {
-            arrival,
             deadline: request.deadline.map(|d| now.saturating_add(d)),
             tokens: request.prompt.to_vec(),
             computed: 0,

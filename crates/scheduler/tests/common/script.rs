@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A scripted device: a paged memory of tokens instead of KV. A row that draws reads the whole text before it back through
+//! its block table, so that any error of tables, copies, shared or evicted blocks changes the answer. It also checks the
+//! limits of each step.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use metrale_scheduler::{
+    ClockRouter, DeviceRouter, Effect, Fault, FaultKind, PlannerLimits, Progress, Router,
+    RowOutcome, RowStatus, Scope, SpillRouter, StepOutcome, StepPlan,
+};
+
+use super::BLOCK;
+use super::model::draw;
+
+/// What goes wrong in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mishap {
+    /// The submission fails, after copies and tables were done half.
+    Submit(Scope),
+    /// The step fails after all rows were written.
+    Wait(Scope),
+    /// A row's logits hold a NaN; counted over the logits rows, modulo.
+    Nan(usize),
+    /// A row has nothing to draw from.
+    Empty(usize),
+    /// The device code panics when submitting.
+    Panic,
+    /// The device answers a row too many.
+    Extra,
+    /// The submission fails, and the device cannot be recovered.
+    Lost,
+}
+
+/// One place of the memory: position and token.
+type Cell = Option<(u32, u32)>;
+
+pub struct Script {
+    limits: PlannerLimits,
+    memory: Vec<[Cell; BLOCK as usize]>,
+    tables: HashMap<(u32, u32), u32>,
+    pending: Option<StepOutcome>,
+    failing: Option<Fault>,
+    lost: bool,
+    spilled: BTreeMap<u64, Vec<[Cell; BLOCK as usize]>>,
+    pub step: u64,
+    /// By step, counted from 1.
+    pub mishaps: BTreeMap<u64, Mishap>,
+    /// Whether to keep what is preempted.
+    pub spills: bool,
+    pub seen: Arc<Mutex<Seen>>,
+    pub clock: Arc<AtomicU64>,
+    /// The clock goes on by this much with each step.
+    pub step_millis: u64,
+}
+
+/// What a test can look at.
+#[derive(Default)]
+pub struct Seen {
+    pub effects: Vec<Effect>,
+    pub plans: Vec<StepPlan<u64>>,
+    /// Requests whose row was spoilt.
+    pub spoilt: Vec<u64>,
+    pub restored: usize,
+}
+
+impl Script {
+    pub fn new(limits: PlannerLimits, blocks: u32) -> Script {
+        Script {
+            limits,
+            memory: vec![[None; BLOCK as usize]; blocks as usize],
+            tables: HashMap::new(),
+            pending: None,
+            failing: None,
+            lost: false,
+            spilled: BTreeMap::new(),
+            step: 0,
+            mishaps: BTreeMap::new(),
+            spills: false,
+            seen: Arc::default(),
+            clock: Arc::default(),
+            step_millis: 1,
+        }
+    }
+
+    fn check(&self, plan: &StepPlan<u64>) {
+        let limits = &self.limits;
+        assert!(plan.rows() > 0 && plan.rows() <= limits.max_rows);
+        assert!(plan.logits.len() <= limits.max_logits_rows as usize);
+        let chunks = plan.segments.iter().filter(|s| s.rows.len() > 1);
+        let prefill: usize = chunks.map(|s| s.rows.len()).sum();
+        assert!(
+            prefill <= limits.max_prefill_tokens as usize,
+            "{prefill} prefill rows"
+        );
+        let history = plan.logits.iter().filter_map(|l| l.history.as_ref());
+        assert!(history.map(|h| h.len()).sum::<usize>() <= limits.max_history as usize);
+        let bias = plan.logits.iter().map(|l| l.bias.len() + l.banned.len());
+        assert!(bias.sum::<usize>() <= limits.max_bias as usize);
+        let mut entries: Vec<_> = plan.tables.iter().map(|t| (t.slot, t.index)).collect();
+        entries.sort_unstable();
+        assert!(
+            entries.windows(2).all(|w| w[0] != w[1]),
+            "a table entry is written once"
+        );
+        assert!(
+            entries
+                .iter()
+                .all(|e| e.1 < limits.max_seq_len.div_ceil(BLOCK))
+        );
+        let mut next = 0;
+        let mut slots = Vec::new();
+        for s in &plan.segments {
+            assert_eq!(s.rows.start, next, "segments follow one another");
+            assert!(!s.rows.is_empty() && !slots.contains(&s.slot) && s.slot < limits.max_num_seqs);
+            assert!(s.first_position + s.rows.len() as u32 <= limits.max_seq_len);
+            next = s.rows.end;
+            slots.push(s.slot);
+        }
+        assert_eq!(next, plan.rows());
+        assert!(plan.logits.is_sorted_by_key(|l| l.row));
+    }
+
+    fn text(&self, slot: u32, len: u32) -> Vec<u32> {
+        (0..len)
+            .map(|at| {
+                let block = self.tables[&(slot, at / BLOCK)];
+                let cell = self.memory[block as usize][(at % BLOCK) as usize];
+                let (position, token) = cell.expect("a row reads KV that was never written");
+                assert_eq!(position, at, "a row reads another position's KV");
+                token
+            })
+            .collect()
+    }
+
+    fn run(&mut self, plan: &StepPlan<u64>) -> StepOutcome {
+        for c in &plan.copies {
+            self.memory[c.dst as usize] = self.memory[c.src as usize];
+        }
+        for t in &plan.tables {
+            self.tables.insert((t.slot, t.index), t.block);
+        }
+        for s in &plan.segments {
+            for (i, token) in plan.tokens_of(s).iter().enumerate() {
+                let at = s.first_position + i as u32;
+                let block = self.tables[&(s.slot, at / BLOCK)];
+                self.memory[block as usize][(at % BLOCK) as usize] = Some((at, *token));
+            }
+        }
+        let mut outcome = StepOutcome::default();
+        for l in &plan.logits {
+            let text = self.text(l.slot, l.position);
+            let history = l.history.as_deref().map_or(&[][..], |h| h);
+            let d = draw(
+                &text, l.sampling, l.choice, history, &l.bias, &l.banned, l.forced, l.top,
+            );
+            let row = RowOutcome {
+                row_hash: Some(d.row_hash),
+                ..RowOutcome::new(d.token, d.logprob)
+            };
+            outcome.push(row, d.top);
+        }
+        outcome
+    }
+
+    fn spoil(
+        &mut self,
+        plan: &StepPlan<u64>,
+        outcome: &mut StepOutcome,
+        at: usize,
+        status: RowStatus,
+    ) {
+        if plan.logits.is_empty() {
+            return;
+        }
+        let at = at % plan.logits.len();
+        outcome.rows[at].status = status;
+        self.seen
+            .lock()
+            .unwrap()
+            .spoilt
+            .push(plan.logits[at].request.0);
+    }
+}
+
+fn fault(scope: Scope) -> Fault {
+    Fault::new(scope, FaultKind::Device, "scripted")
+}
+
+impl DeviceRouter for Script {
+    type Sampling = u64;
+
+    fn submit(&mut self, plan: &StepPlan<u64>) -> Result<(), Fault> {
+        assert!(self.pending.is_none() && !self.lost);
+        self.step += 1;
+        self.clock.fetch_add(self.step_millis, Ordering::Relaxed);
+        self.check(plan);
+        self.seen.lock().unwrap().plans.push(plan.clone());
+        match self.mishaps.get(&self.step).copied() {
+            Some(Mishap::Panic) => panic!("scripted panic"),
+            Some(Mishap::Lost) => {
+                self.lost = true;
+                return Err(fault(Scope::Device));
+            }
+            Some(Mishap::Submit(scope)) => {
+                for t in plan.tables.iter().step_by(2) {
+                    self.tables.insert((t.slot, t.index), t.block);
+                }
+                return Err(fault(scope));
+            }
+            mishap => {
+                let mut outcome = self.run(plan);
+                match mishap {
+                    Some(Mishap::Nan(at)) => {
+                        self.spoil(plan, &mut outcome, at, RowStatus::NonFinite)
+                    }
+                    Some(Mishap::Empty(at)) => self.spoil(plan, &mut outcome, at, RowStatus::Empty),
+                    Some(Mishap::Extra) => outcome.push(RowOutcome::new(1, 0.0), []),
+                    Some(Mishap::Wait(scope)) => self.failing = Some(fault(scope)),
+                    _ => {}
+                }
+                self.pending = Some(outcome);
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, _timeout: Duration, outcome: &mut StepOutcome) -> Result<Progress, Fault> {
+        let done = self.pending.take().expect("a step was submitted");
+        if let Some(fault) = self.failing.take() {
+            return Err(fault);
+        }
+        *outcome = done;
+        Ok(Progress::Done)
+    }
+
+    fn recover(&mut self, fault: &Fault) -> Result<(), Fault> {
+        self.pending = None;
+        if self.lost {
+            return Err(Fault::new(
+                Scope::Device,
+                FaultKind::Device,
+                "the device is lost",
+            ));
+        }
+        if fault.scope == Scope::Device {
+            self.memory.fill([None; BLOCK as usize]);
+            self.tables.clear();
+        }
+        Ok(())
+    }
+}
+
+impl ClockRouter for Script {
+    fn now(&mut self) -> Duration {
+        Duration::from_millis(self.clock.load(Ordering::Relaxed))
+    }
+}
+
+impl SpillRouter for Script {
+    fn spill(&mut self, key: u64, blocks: &[u32]) -> bool {
+        if self.spills {
+            let kept = blocks.iter().map(|b| self.memory[*b as usize]).collect();
+            assert!(self.spilled.insert(key, kept).is_none());
+        }
+        self.spills
+    }
+
+    fn restore(&mut self, key: u64, first: u32, blocks: &[u32]) -> bool {
+        let kept = self.spilled.remove(&key).expect("spilled before");
+        for (i, block) in blocks.iter().enumerate() {
+            self.memory[*block as usize] = kept[first as usize + i];
+        }
+        self.seen.lock().unwrap().restored += 1;
+        true
+    }
+
+    fn discard(&mut self, key: u64) {
+        self.spilled.remove(&key);
+    }
+}
+
+impl Script {
+    pub fn spilled(&self) -> usize {
+        self.spilled.len()
+    }
+}
+
+impl Router for Script {
+    fn observe(&mut self, effect: &Effect) {
+        self.seen.lock().unwrap().effects.push(effect.clone());
+    }
+}
