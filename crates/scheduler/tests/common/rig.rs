@@ -104,6 +104,11 @@ impl Rig {
     pub fn turn(&mut self) -> Turn {
         let turn = self.driver.turn();
         self.driver.kv().0.audit().unwrap();
+        assert_eq!(
+            self.seen.lock().unwrap().violations,
+            0,
+            "the device was given a wrong step"
+        );
         turn
     }
 

@@ -65,6 +65,8 @@ pub struct Seen {
     /// Requests whose row was spoilt.
     pub spoilt: Vec<u64>,
     pub restored: usize,
+    /// Checks of the device that did not hold. The driver catches the panic, as any panic of a router.
+    pub violations: u32,
 }
 
 impl Script {
@@ -122,6 +124,14 @@ impl Script {
         }
         assert_eq!(next, plan.rows());
         assert!(plan.logits.is_sorted_by_key(|l| l.row));
+    }
+
+    /// A panic in here is a fault of the scheduler, not a scripted one.
+    fn guarded<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> T {
+        self.seen.lock().unwrap().violations += 1;
+        let value = run(self);
+        self.seen.lock().unwrap().violations -= 1;
+        value
     }
 
     fn text(&self, slot: u32, len: u32) -> Vec<u32> {
@@ -197,7 +207,7 @@ impl DeviceRouter for Script {
         assert!(self.pending.is_none() && !self.lost);
         self.step += 1;
         self.clock.fetch_add(self.step_millis, Ordering::Relaxed);
-        self.check(plan);
+        self.guarded(|s| s.check(plan));
         self.seen.lock().unwrap().plans.push(plan.clone());
         match self.mishaps.get(&self.step).copied() {
             Some(Mishap::Panic) => panic!("scripted panic"),
@@ -212,7 +222,7 @@ impl DeviceRouter for Script {
                 return Err(fault(scope));
             }
             mishap => {
-                let mut outcome = self.run(plan);
+                let mut outcome = self.guarded(|s| s.run(plan));
                 match mishap {
                     Some(Mishap::Nan(at)) => {
                         self.spoil(plan, &mut outcome, at, RowStatus::NonFinite)
