@@ -62,6 +62,24 @@ pub struct StepCounts {
     pub bias: u32,
 }
 
+impl StepCounts {
+    /// Live words of each field.
+    fn live_words(self) -> [usize; FIELDS] {
+        let (rows, logits) = (self.rows as usize, self.logits_rows as usize);
+        [
+            rows,
+            rows,
+            rows,
+            self.work as usize * WORK_WORDS,
+            logits,
+            self.deltas as usize * DELTA_WORDS,
+            logits * SampleRow::WORDS,
+            self.history as usize * PAIR_WORDS,
+            self.bias as usize * PAIR_WORDS,
+        ]
+    }
+}
+
 /// A run of rows of one sequence: rows `first_row..first_row + rows`, positions ascending by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkItem {
@@ -282,7 +300,7 @@ pub struct StepFull {
 }
 
 /// One step's varying data. Cleared and filled again for each step; never reallocated.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct StepBlock {
     layout: Arc<StepLayout>,
     words: Vec<u32>,
@@ -444,21 +462,9 @@ impl StepBlock {
     /// # Panics
     /// If `out` is too short.
     pub fn pack_live(&self, out: &mut [u32]) -> usize {
-        let c = self.counts;
-        let live = [
-            c.rows as usize,
-            c.rows as usize,
-            c.rows as usize,
-            c.work as usize * WORK_WORDS,
-            c.logits_rows as usize,
-            c.deltas as usize * DELTA_WORDS,
-            c.logits_rows as usize * SampleRow::WORDS,
-            c.history as usize * PAIR_WORDS,
-            c.bias as usize * PAIR_WORDS,
-        ];
         out[..HEADER].copy_from_slice(&self.words[..HEADER]);
         let mut at = HEADER;
-        for (field, words) in live.into_iter().enumerate() {
+        for (field, words) in self.counts.live_words().into_iter().enumerate() {
             out[8 + field] = at as u32;
             out[at..at + words].copy_from_slice(self.field(field, words));
             at += words.next_multiple_of(4);
@@ -536,6 +542,29 @@ impl StepBlock {
     }
 }
 
+impl Clone for StepBlock {
+    fn clone(&self) -> StepBlock {
+        StepBlock {
+            layout: self.layout.clone(),
+            words: self.words.clone(),
+            counts: self.counts,
+        }
+    }
+
+    /// Copies the live part alone, without allocating, if the layouts are equal.
+    fn clone_from(&mut self, source: &StepBlock) {
+        if self.layout != source.layout {
+            *self = source.clone();
+            return;
+        }
+        self.words[..HEADER].copy_from_slice(&source.words[..HEADER]);
+        for (at, words) in self.layout.offsets.iter().zip(source.counts.live_words()) {
+            self.words[*at..at + words].copy_from_slice(&source.words[*at..at + words]);
+        }
+        self.counts = source.counts;
+    }
+}
+
 fn check(field: &'static str, wanted: u32, limit: u32) -> Result<(), StepFull> {
     if wanted > limit {
         Err(StepFull { field, limit })
@@ -598,6 +627,12 @@ mod tests {
         assert_eq!(row, sample);
         assert_eq!(HistoryEntry::from_words([h[0], h[1]]), history[0]);
         assert_eq!(bias, [1, (-2.5f32).to_bits()]);
+        let mut copy = block();
+        copy.push_run(1, 0, &[9; 8]).unwrap();
+        copy.clone_from(&b);
+        assert_eq!(copy.ids(), b.ids());
+        assert_eq!(copy.deltas().collect::<Vec<_>>(), [(11, 99)]);
+        assert_eq!(copy.sampling(1), b.sampling(1));
         b.clear();
         assert_eq!(b.counts(), StepCounts::default());
     }

@@ -65,6 +65,14 @@ pub enum BindError {
         /// What was given.
         got: String,
     },
+    /// Constants that the point cannot work with.
+    #[error("{point}: {what}")]
+    Constants {
+        /// The point.
+        point: PointId,
+        /// What is wrong, with the values.
+        what: String,
+    },
     /// Arenas that are not reserved.
     #[error("the arenas were released, or belong to another backend")]
     Arenas,

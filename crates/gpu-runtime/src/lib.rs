@@ -3,11 +3,16 @@
 //!
 //! Layers bind launches once, programs are recorded per row bucket, and each step submits them with a step block. The
 //! arenas are the only device allocation; they are raw memory, and no safe code ever holds a reference into one.
+//!
+//! - [`HostBackend`]: class `cpu`, the kernels and the thread team of `metrale-host-kernels`.
 
 mod backend;
 mod error;
+mod host;
 
 pub use backend::{
     ArenasId, DeviceInfo, Fence, GpuBackend, Kernel, Launch, Loc, Program, Progress, Queue,
 };
 pub use error::{BindError, DeviceFault, OutOfMemory, Unresolved};
+pub use host::{HostBackend, HostOptions, StartError};
+pub use metrale_host_kernels::Isa;

@@ -1,5 +1,89 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The kernels of the `cpu` hardware class, in Rust, and the persistent thread team that runs them.
 //!
-//! Each kernel family states its reduction spec; every instruction-set path and every thread count gives the same bits.
-//! `unsafe` is confined to the vector paths and to the one module that turns arena spans into slices.
+//! A [`HostPoint`] is one point of a kernel family: its argument list, what its buffers must be, how a launch is cut into
+//! tiles, and the code of a tile. [`points`] is the registry. Each family's module opens with its *reduction spec*: the
+//! order and the rounding of every sum. Every instruction-set path, tile size and thread count gives the same bits; that
+//! is what the tests compare.
+//!
+//! `unsafe` is confined to [`args`] (arena spans into slices, disjoint by construction), [`team`] (one cell that the
+//! thread with the right to advance writes) and the vector paths.
+//!
+//! | module | families |
+//! |---|---|
+//! | `elementwise` | add, swiglu, gather_rows |
+//! | `norm` | rmsnorm, add_rmsnorm, qk_norm |
+//! | `quantize` | quantize, rmsnorm_quantize, add_rmsnorm_quantize, swiglu_quantize |
+//! | `rope` | rope_angles, rope |
+//! | `kv`, `attention` | tables, kv_write, attention |
+//! | `linear` | linear |
+//! | `embed`, `pack`, `formats`, [`layout`] | embed, pack, and the packed layout |
+//! | `sample` | sample |
+
+// Lanes are written `for i in 0..8` over several arrays at once: that is what the vectoriser reads best.
+#![allow(clippy::needless_range_loop)]
+
+pub mod args;
+mod attention;
+mod decl;
+mod elementwise;
+mod embed;
+mod formats;
+mod isa;
+mod kv;
+mod lanes;
+pub mod layout;
+mod linear;
+mod norm;
+mod pack;
+pub mod point;
+mod quantize;
+mod rope;
+mod sample;
+mod scratch;
+pub mod team;
+mod tiling;
+
+pub use isa::Isa;
+pub use layout::packed_bytes;
+pub use point::{HostLaunch, HostPoint, Need, TileFault};
+pub use quantize::{A8_BLOCK, A8Block};
+pub use scratch::Scratch;
+
+/// Every point of class cpu.
+pub fn points() -> impl Iterator<Item = &'static HostPoint> {
+    static SINGLE: [&HostPoint; 20] = [
+        &kv::TABLES,
+        &rope::ROPE_ANGLES,
+        &rope::ROPE,
+        &elementwise::ADD,
+        &elementwise::SWIGLU,
+        &elementwise::GATHER_ROWS,
+        &norm::RMSNORM,
+        &norm::ADD_RMSNORM,
+        &norm::QK_NORM,
+        &quantize::QUANTIZE,
+        &quantize::RMSNORM_QUANTIZE,
+        &quantize::ADD_RMSNORM_QUANTIZE,
+        &quantize::SWIGLU_QUANTIZE,
+        &kv::KV_WRITE_F32,
+        &kv::KV_WRITE_BF16,
+        &kv::KV_WRITE_F16,
+        &attention::ATTENTION_F32,
+        &attention::ATTENTION_BF16,
+        &attention::ATTENTION_F16,
+        &sample::SAMPLE,
+    ];
+    SINGLE
+        .into_iter()
+        .chain(&embed::POINTS)
+        .chain(&linear::PLAIN_POINTS)
+        .chain(&linear::A8_POINTS)
+        .chain(&pack::POINTS)
+}
+
+/// A point by its id.
+#[must_use]
+pub fn point(id: &str) -> Option<&'static HostPoint> {
+    points().find(|p| p.id == id)
+}

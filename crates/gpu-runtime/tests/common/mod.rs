@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Runs one point on given buffers and gives all buffers back.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use metrale_core::rng::philox4x32_10;
+use metrale_core::{
+    Access, ArenaKind, Arg, Elem, Extent, MemoryPlan, PointId, RowRange, SampleRow, Span, SpanId,
+    StepBlock, StepLayout, StepLimits, Unit,
+};
+use metrale_gpu_runtime::{GpuBackend, HostBackend, HostOptions, Isa, Loc};
+
+/// An argument of a call.
+#[derive(Clone)]
+pub enum A {
+    Buf {
+        access: Access,
+        elem: Elem,
+        unit: Unit,
+        elems: u64,
+        bytes: Vec<u8>,
+    },
+    U(usize),
+    F(f32),
+    Step,
+}
+
+pub fn f32_bytes(v: &[f32]) -> Vec<u8> {
+    v.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+pub fn u32_bytes(v: &[u32]) -> Vec<u8> {
+    v.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+pub fn f32s(bytes: &[u8]) -> Vec<f32> {
+    bytes
+        .chunks_exact(4)
+        .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
+        .collect()
+}
+
+pub fn u32s(bytes: &[u8]) -> Vec<u32> {
+    bytes
+        .chunks_exact(4)
+        .map(|b| u32::from_le_bytes(b.try_into().unwrap()))
+        .collect()
+}
+
+/// f32 values, `elems` per `unit`.
+pub fn buf(access: Access, unit: Unit, elems: usize, v: &[f32]) -> A {
+    A::Buf {
+        access,
+        elem: Elem::F32,
+        unit,
+        elems: elems as u64,
+        bytes: f32_bytes(v),
+    }
+}
+
+pub fn read(unit: Unit, elems: usize, v: &[f32]) -> A {
+    buf(Access::Read, unit, elems, v)
+}
+
+pub fn write(unit: Unit, elems: usize, count: usize) -> A {
+    buf(Access::Write, unit, elems, &vec![0.0; elems * count])
+}
+
+/// Raw bytes of any format.
+pub fn raw(access: Access, elem: Elem, unit: Unit, elems: usize, bytes: Vec<u8>) -> A {
+    A::Buf {
+        access,
+        elem,
+        unit,
+        elems: elems as u64,
+        bytes,
+    }
+}
+
+/// Runs `point` once; the bytes of every buffer argument afterwards, in order.
+pub fn call(backend: &dyn GpuBackend, point: &str, args: &[A], step: &StepBlock) -> Vec<Vec<u8>> {
+    let mut plan = MemoryPlan::default();
+    let mut bound = Vec::new();
+    let mut offset = 0;
+    for arg in args {
+        bound.push(match arg {
+            A::Buf {
+                access,
+                elem,
+                unit,
+                elems,
+                bytes,
+            } => {
+                let span = SpanId(plan.spans.len() as u32);
+                plan.spans.push(Span {
+                    name: format!("s{}", span.0),
+                    arena: ArenaKind::State,
+                    offset,
+                    bytes: bytes.len() as u64,
+                    elem: *elem,
+                    extent: Extent {
+                        unit: *unit,
+                        elems: *elems,
+                    },
+                    live: None,
+                });
+                offset += (bytes.len() as u64).next_multiple_of(MemoryPlan::ALIGN);
+                Arg::Buf {
+                    span,
+                    access: *access,
+                }
+            }
+            A::U(v) => Arg::U32(*v as u32),
+            A::F(v) => Arg::F32(*v),
+            A::Step => Arg::Step,
+        });
+    }
+    let arenas = backend.reserve(&plan, &LIMITS).unwrap();
+    let buffers = args.iter().filter_map(|a| match a {
+        A::Buf { bytes, .. } => Some(bytes),
+        _ => None,
+    });
+    for (i, bytes) in buffers.clone().enumerate() {
+        backend.write(arenas, place(i), bytes).unwrap();
+    }
+    let kernel = backend.resolve(&PointId::parse(point).unwrap()).unwrap();
+    let launch = backend
+        .bind(arenas, &[(RowRange::ALL, kernel)], &bound)
+        .unwrap();
+    backend.run_once(launch, step).unwrap();
+    let out = buffers
+        .enumerate()
+        .map(|(i, bytes)| {
+            let mut out = vec![0; bytes.len()];
+            backend.read(arenas, place(i), &mut out).unwrap();
+            out
+        })
+        .collect();
+    backend.release(arenas);
+    out
+}
+
+fn place(span: usize) -> Loc {
+    Loc {
+        span: SpanId(span as u32),
+        offset: 0,
+    }
+}
+
+/// Backends that must agree to the bit: portable and AVX2, one thread and three.
+pub fn backends() -> Vec<HostBackend> {
+    let isas = [Some(Isa::PORTABLE), Isa::avx2()];
+    let mut out = Vec::new();
+    for isa in isas.into_iter().flatten() {
+        for threads in [1, 3] {
+            let options = HostOptions {
+                threads,
+                isa: Some(isa),
+                ..HostOptions::default()
+            };
+            out.push(HostBackend::new(&options).unwrap());
+        }
+    }
+    out
+}
+
+/// Runs the point on every backend, holds that all bytes are equal, and gives them.
+pub fn call_all(point: &str, args: &[A], step: &StepBlock) -> Vec<Vec<u8>> {
+    let mut first: Option<Vec<Vec<u8>>> = None;
+    for backend in backends() {
+        let got = call(&backend, point, args, step);
+        match &first {
+            None => first = Some(got),
+            Some(want) => {
+                let info = backend.device();
+                assert!(*want == got, "{point}: {} differs", info.name);
+            }
+        }
+    }
+    first.unwrap()
+}
+
+/// Deterministic numbers.
+pub struct Rng(u32);
+
+impl Rng {
+    pub fn new(seed: u32) -> Rng {
+        Rng(seed << 16)
+    }
+
+    pub fn word(&mut self) -> u32 {
+        self.0 += 1;
+        philox4x32_10([self.0, 0, 0, 0], [7, 7])[0]
+    }
+
+    /// Roughly normal, standard deviation 1.
+    pub fn normal(&mut self) -> f32 {
+        let sum: f32 = (0..12)
+            .map(|_| (self.word() >> 8) as f32 / 16_777_216.0)
+            .sum();
+        sum - 6.0
+    }
+
+    pub fn normals(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.normal()).collect()
+    }
+
+    pub fn bytes(&mut self, n: usize) -> Vec<u8> {
+        (0..n).map(|_| self.word() as u8).collect()
+    }
+}
+
+pub const LIMITS: StepLimits = StepLimits {
+    rows: 1024,
+    logits_rows: 16,
+    slots: 4,
+    blocks_per_slot: 64,
+    history: 64,
+    bias: 64,
+};
+
+pub fn step() -> StepBlock {
+    StepBlock::new(Arc::new(StepLayout::new(LIMITS)))
+}
+
+/// A step of `rows` rows of slot 0 from position 0, with `logits` greedy logits rows.
+pub fn rows(rows: usize, logits: usize) -> StepBlock {
+    let mut step = step();
+    if rows > 0 {
+        step.push_run(0, 0, &vec![1; rows]).unwrap();
+    }
+    for i in 0..logits {
+        step.push_logits(i as u32, &SampleRow::greedy(0), &[], &[])
+            .unwrap();
+    }
+    step
+}
+
+/// Largest |a - b| relative to the largest |b|.
+pub fn relative(a: &[f32], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let scale = b.iter().fold(1e-30f64, |m, v| m.max(v.abs()));
+    let worst = a.iter().zip(b).fold(0.0f64, |m, (a, b)| {
+        let d = (f64::from(*a) - b).abs();
+        if d.is_nan() { f64::INFINITY } else { m.max(d) }
+    });
+    worst / scale
+}

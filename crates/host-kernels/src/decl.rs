@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The argument lists of the kernel families, as `kernels/circuits/FAMILIES.toml` declares them.
+
+use metrale_core::{Access, ArgDecl};
+
+const fn r(name: &'static str) -> ArgDecl {
+    ArgDecl::Buf {
+        name,
+        access: Access::Read,
+    }
+}
+const fn w(name: &'static str) -> ArgDecl {
+    ArgDecl::Buf {
+        name,
+        access: Access::Write,
+    }
+}
+const fn rw(name: &'static str) -> ArgDecl {
+    ArgDecl::Buf {
+        name,
+        access: Access::ReadWrite,
+    }
+}
+const fn u(name: &'static str) -> ArgDecl {
+    ArgDecl::U32(name)
+}
+const fn f(name: &'static str) -> ArgDecl {
+    ArgDecl::F32(name)
+}
+const STEP: ArgDecl = ArgDecl::Step;
+
+pub(crate) const TABLES: &[ArgDecl] = &[rw("tables"), STEP];
+pub(crate) const EMBED: &[ArgDecl] = &[
+    r("table"),
+    w("out"),
+    u("hidden"),
+    u("vocab"),
+    f("scale"),
+    STEP,
+];
+pub(crate) const ROPE_ANGLES: &[ArgDecl] = &[r("inv_freq"), w("cs"), u("rot"), f("scale"), STEP];
+pub(crate) const ADD: &[ArgDecl] = &[rw("res"), r("delta"), u("cols"), STEP];
+pub(crate) const RMSNORM: &[ArgDecl] = &[
+    r("x"),
+    r("w"),
+    w("y"),
+    u("cols"),
+    f("eps"),
+    u("rows_unit"),
+    STEP,
+];
+pub(crate) const ADD_RMSNORM: &[ArgDecl] = &[
+    rw("res"),
+    r("delta"),
+    r("w"),
+    w("y"),
+    u("cols"),
+    f("eps"),
+    STEP,
+];
+pub(crate) const QUANTIZE: &[ArgDecl] = &[r("x"), w("y"), u("cols"), u("rows_unit"), STEP];
+pub(crate) const SWIGLU: &[ArgDecl] = &[r("gu"), w("h"), u("ffn"), STEP];
+pub(crate) const SWIGLU_QUANTIZE: &[ArgDecl] = &[r("gu"), w("y"), u("ffn"), STEP];
+pub(crate) const LINEAR: &[ArgDecl] = &[
+    r("x"),
+    r("w"),
+    r("bias"),
+    w("y"),
+    u("k"),
+    u("n"),
+    u("y_col"),
+    u("y_ld"),
+    u("has_bias"),
+    u("rows_unit"),
+    STEP,
+];
+pub(crate) const QK_NORM: &[ArgDecl] = &[
+    rw("qkv"),
+    r("qw"),
+    r("kw"),
+    u("heads"),
+    u("kv_heads"),
+    u("head_dim"),
+    f("eps"),
+    STEP,
+];
+pub(crate) const ROPE: &[ArgDecl] = &[
+    rw("qkv"),
+    r("cs"),
+    u("heads"),
+    u("kv_heads"),
+    u("head_dim"),
+    u("rot"),
+    STEP,
+];
+pub(crate) const KV_WRITE: &[ArgDecl] = &[
+    r("qkv"),
+    w("k"),
+    w("v"),
+    r("tables"),
+    u("heads"),
+    u("kv_heads"),
+    u("head_dim"),
+    u("blocks_per_slot"),
+    STEP,
+];
+pub(crate) const ATTENTION: &[ArgDecl] = &[
+    r("qkv"),
+    r("k"),
+    r("v"),
+    r("tables"),
+    w("a"),
+    u("heads"),
+    u("kv_heads"),
+    u("head_dim"),
+    u("blocks_per_slot"),
+    f("scale"),
+    STEP,
+];
+pub(crate) const GATHER_ROWS: &[ArgDecl] = &[
+    r("res"),
+    r("delta"),
+    w("r"),
+    u("cols"),
+    u("has_delta"),
+    STEP,
+];
+pub(crate) const SAMPLE: &[ArgDecl] = &[
+    rw("logits"),
+    w("token"),
+    w("logprob"),
+    w("top"),
+    w("status"),
+    u("vocab"),
+    STEP,
+];
+pub(crate) const PACK: &[ArgDecl] = &[
+    r("src"),
+    w("dst"),
+    u("rows"),
+    u("cols"),
+    u("dst_row"),
+    u("dst_rows_total"),
+];

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which instructions the vector paths may use. Every path gives the same bits; only speed differs.
+//!
+//! An [`Isa`] is a proof: one that stands for a vector extension is only made after the processor was asked, so that a
+//! kernel may call its vector path without asking again.
+
+use std::fmt;
+
+/// The instruction set that kernels run with.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Isa(Kind);
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Kind {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+}
+
+impl Isa {
+    /// Plain Rust, any processor.
+    pub const PORTABLE: Isa = Isa(Kind::Portable);
+
+    /// AVX2 with FMA and F16C, if the processor has all three.
+    #[must_use]
+    pub fn avx2() -> Option<Isa> {
+        #[cfg(target_arch = "x86_64")]
+        if std::is_x86_feature_detected!("avx2")
+            && std::is_x86_feature_detected!("fma")
+            && std::is_x86_feature_detected!("f16c")
+        {
+            return Some(Isa(Kind::Avx2));
+        }
+        None
+    }
+
+    /// The best that this processor has.
+    #[must_use]
+    pub fn detect() -> Isa {
+        Isa::avx2().unwrap_or(Isa::PORTABLE)
+    }
+
+    /// Whether AVX2, FMA and F16C may be used.
+    #[must_use]
+    pub fn has_avx2(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.0 == Kind::Avx2;
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// The name that `METRALE_CPU_ISA` takes: `portable` or `avx2`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        if self.has_avx2() { "avx2" } else { "portable" }
+    }
+}
+
+impl fmt::Debug for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// `on_isa!(isa, body, (name: Type = value, ...))` runs an `#[inline(always)]` body compiled twice: as it stands, and
+/// with AVX2, FMA and F16C enabled. Rust's floats are strict, so that the two give the same bits; the second is what the
+/// compiler's vectoriser makes of it.
+macro_rules! on_isa {
+    ($isa:expr, $body:path, ($($arg:ident : $ty:ty = $value:expr),* $(,)?) $(-> $ret:ty)?) => {{
+        #[cfg(target_arch = "x86_64")]
+        {
+            #[target_feature(enable = "avx2,fma,f16c")]
+            fn vector($($arg: $ty),*) $(-> $ret)? {
+                $body($($arg),*)
+            }
+            if $isa.has_avx2() {
+                // SAFETY: `Isa` says AVX2 only after the processor said it.
+                unsafe { vector($($value),*) }
+            } else {
+                $body($($value),*)
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            let _ = $isa;
+            $body($($value),*)
+        }
+    }};
+}
+pub(crate) use on_isa;

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The paged KV pool: its element types, `tables` and `kv_write`.
+//!
+//! Pool spans are `[blocks, kv_heads, 16, head_dim]`; the block tables are `[slots, blocks_per_slot]`. *Spec* of
+//! `kv_write`: round to nearest even to the pool's type.
+
+use metrale_core::{Elem, KV_BLOCK, StepBlock, StepCounts, Unit};
+
+use crate::args::{Args, Grid, Plain, RowShape, Tile};
+use crate::decl;
+use crate::lanes::{bf16_to_f32, f16_to_f32};
+use crate::point::{BadConstants, HostPoint, Need, TileFault, f32s, positive};
+use crate::scratch::Scratch;
+
+/// A type that the pool may hold.
+pub(crate) trait KvElem: Plain {
+    const ELEM: Elem;
+    fn to_f32(self) -> f32;
+    fn from_f32(v: f32) -> Self;
+}
+
+/// bfloat16 by its bits.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Bf16(u16);
+// SAFETY: a transparent u16.
+unsafe impl Plain for Bf16 {}
+
+/// IEEE half by its bits.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct F16(u16);
+// SAFETY: a transparent u16.
+unsafe impl Plain for F16 {}
+
+impl KvElem for f32 {
+    const ELEM: Elem = Elem::F32;
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self
+    }
+    #[inline(always)]
+    fn from_f32(v: f32) -> f32 {
+        v
+    }
+}
+
+impl KvElem for Bf16 {
+    const ELEM: Elem = Elem::BF16;
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        bf16_to_f32(self.0)
+    }
+    #[inline(always)]
+    fn from_f32(v: f32) -> Bf16 {
+        Bf16(half::bf16::from_f32(v).to_bits())
+    }
+}
+
+impl KvElem for F16 {
+    const ELEM: Elem = Elem::F16;
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        f16_to_f32(self.0)
+    }
+    #[inline(always)]
+    fn from_f32(v: f32) -> F16 {
+        F16(half::f16::from_f32(v).to_bits())
+    }
+}
+
+/// The pool's need for one of K or V.
+pub(crate) fn pool(elem: Elem, kv_heads: usize, head_dim: usize) -> Need {
+    let elems = (kv_heads * KV_BLOCK as usize * head_dim) as u64;
+    Need::Values {
+        elem,
+        unit: Unit::KvBlock,
+        elems,
+    }
+}
+
+/// The tables' need.
+pub(crate) fn tables(blocks_per_slot: usize) -> Need {
+    Need::Values {
+        elem: Elem::U32,
+        unit: Unit::Slot,
+        elems: blocks_per_slot as u64,
+    }
+}
+
+/// The block that holds `position` of `slot`.
+#[inline]
+pub(crate) fn block_of(
+    tables: &[u32],
+    blocks_per_slot: usize,
+    slot: u32,
+    position: u32,
+) -> Result<usize, TileFault> {
+    let index = (position / KV_BLOCK) as usize;
+    let past = TileFault::Position {
+        slot,
+        position,
+        blocks: blocks_per_slot,
+    };
+    if index >= blocks_per_slot {
+        return Err(past);
+    }
+    let at = slot as usize * blocks_per_slot + index;
+    tables.get(at).map(|b| *b as usize).ok_or(past)
+}
+
+pub(crate) static TABLES: HostPoint = HostPoint {
+    id: "tables/u32",
+    args: decl::TABLES,
+    needs: |_| Ok(vec![tables(1)]),
+    grid: |_, c| Grid::rows(u32::from(c.deltas > 0), 1),
+    run: |tile, step, _| {
+        let entries = tile.span_len::<u32>(0);
+        let mut tables = tile.output::<u32>(0, RowShape::whole(entries));
+        let tables = tables.row(0);
+        for (entry, block) in step.deltas() {
+            match tables.get_mut(entry as usize) {
+                Some(at) => *at = block,
+                None => return Err(TileFault::Delta { entry, entries }),
+            }
+        }
+        Ok(())
+    },
+};
+
+const fn kv_write_point<T: KvElem>(id: &'static str) -> HostPoint {
+    HostPoint {
+        id,
+        args: decl::KV_WRITE,
+        needs: kv_write_needs::<T>,
+        // By heads alone: whatever the tables say, two tiles then never write the same bytes.
+        grid: |a: &Args, c: StepCounts| Grid {
+            rows: u32::from(c.rows > 0),
+            row_block: 1,
+            cols: a.u32(5) as u32,
+            col_block: 1,
+        },
+        run: kv_write::<T>,
+    }
+}
+
+pub(crate) static KV_WRITE_F32: HostPoint = kv_write_point::<f32>("kv_write/f32");
+pub(crate) static KV_WRITE_BF16: HostPoint = kv_write_point::<Bf16>("kv_write/bf16");
+pub(crate) static KV_WRITE_F16: HostPoint = kv_write_point::<F16>("kv_write/f16");
+
+fn kv_write_needs<T: KvElem>(a: &Args) -> Result<Vec<Need>, BadConstants> {
+    let (heads, kv, dim, per_slot) = (a.u32(4), a.u32(5), a.u32(6), a.u32(7));
+    positive(&[
+        ("heads", heads),
+        ("kv_heads", kv),
+        ("head_dim", dim),
+        ("blocks_per_slot", per_slot),
+    ])?;
+    let pool = pool(T::ELEM, kv, dim);
+    Ok(vec![
+        f32s(Unit::Row, (heads + 2 * kv) * dim),
+        pool,
+        pool,
+        tables(per_slot),
+    ])
+}
+
+fn kv_write<T: KvElem>(
+    tile: &mut Tile<'_>,
+    step: &StepBlock,
+    _: &mut Scratch,
+) -> Result<(), TileFault> {
+    let args = tile.args();
+    let (heads, kv, dim, per_slot) = (args.u32(4), args.u32(5), args.u32(6), args.u32(7));
+    let (qkv, tables) = (tile.input::<f32>(0), tile.input::<u32>(3));
+    let mut k = tile.kv_output::<T>(1, kv, dim);
+    let mut v = tile.kv_output::<T>(2, kv, dim);
+    for (r, (slot, position)) in step.slots().iter().zip(step.positions()).enumerate() {
+        let block = block_of(tables, per_slot, *slot, *position)?;
+        let offset = (position % KV_BLOCK) as usize;
+        let row = &qkv[r * (heads + 2 * kv) * dim..][..(heads + 2 * kv) * dim];
+        for head in tile.cols() {
+            let fault = TileFault::Block {
+                slot: *slot,
+                block: block as u32,
+            };
+            let to = k.token(block, head, offset).ok_or(fault)?;
+            round(to, &row[(heads + head) * dim..][..dim]);
+            let to = v.token(block, head, offset).ok_or(fault)?;
+            round(to, &row[(heads + kv + head) * dim..][..dim]);
+        }
+    }
+    Ok(())
+}
+
+fn round<T: KvElem>(to: &mut [T], from: &[f32]) {
+    for (t, f) in to.iter_mut().zip(from) {
+        *t = T::from_f32(*f);
+    }
+}

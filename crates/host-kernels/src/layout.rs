@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The packed layout of weights, private to class cpu.
+//!
+//! Rows (outputs) are taken eight at a time as a *group*; within a group, K runs in *blocks* (the disk format's own: 1
+//! value for plain types, 32 or 256 for quantized ones), and a block holds the eight rows interleaved, so that one vector
+//! register holds one step of K for eight outputs. Rows past `n` in the last group are zero. No bit of the checkpoint is
+//! lost: scales stay in f16, K-quants keep their 6-bit or 8-bit sub-scales.
+//!
+//! ```text
+//! f32, f16, bf16   per k: 8 values
+//! q8_0   272 B     d f16 x8, q 8 x 32 B
+//! q4_0   144 B     d f16 x8, q 4 x 32 B
+//! q4_1   160 B     d f16 x8, m f16 x8, q 4 x 32 B
+//! q5_0   176 B     d f16 x8, high bits 32 B, q 4 x 32 B
+//! q4_k  1184 B     d f16 x8, dmin f16 x8, then 8 times: scale u8 x8, min u8 x8, q 4 x 32 B
+//! q6_k  1680 B     d f16 x8, then 8 times: scale i8 x8 (k 0..16), scale i8 x8 (k 16..32), high bits 2 x 32 B, q 4 x 32 B
+//! ```
+//!
+//! A *quad* is four consecutive k. Byte `4 * row + j` of 32 bytes belongs to value `j` of a quad of that row. Of 32 k
+//! there are 8 quads: q8_0 stores them in order; 4-bit parts store quad `v` in the low and quad `v + 4` in the high
+//! nibbles of vector `v`; q5_0's high-bit vector holds quad `v` in bit `v`; q6_k's holds quad `4u + f` in bits `2f..2f+2`
+//! of vector `u`.
+
+use metrale_core::Elem;
+
+/// Rows in a group.
+pub const GROUP: usize = 8;
+
+/// K and bytes of one block of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupBlock {
+    /// Values of K.
+    pub elems: usize,
+    /// Bytes for eight rows.
+    pub bytes: usize,
+}
+
+/// The block of a format; `None` if class cpu has no packed layout for it.
+#[must_use]
+pub fn group_block(format: Elem) -> Option<GroupBlock> {
+    let (elems, bytes) = match format {
+        Elem::F32 => (1, 32),
+        Elem::F16 | Elem::BF16 => (1, 16),
+        Elem::Q8_0 => (32, 272),
+        Elem::Q4_0 => (32, 144),
+        Elem::Q4_1 => (32, 160),
+        Elem::Q5_0 => (32, 176),
+        Elem::Q4K => (256, 1184),
+        Elem::Q6K => (256, 1680),
+        _ => return None,
+    };
+    Some(GroupBlock { elems, bytes })
+}
+
+/// Bytes of a packed tensor of `n` rows and `k` columns: `ceil(n / 8) * (k / elems) * bytes`. `None` for a format without
+/// a layout, for `k` that is no whole number of blocks, and for sizes that overflow.
+#[must_use]
+pub fn packed_bytes(format: Elem, n: u64, k: u64) -> Option<u64> {
+    let block = group_block(format)?;
+    if !k.is_multiple_of(block.elems as u64) {
+        return None;
+    }
+    (k / block.elems as u64)
+        .checked_mul(block.bytes as u64)?
+        .checked_mul(n.div_ceil(GROUP as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(packed_bytes(Elem::Q4_1, 576, 576), Some(72 * 18 * 160));
+        assert_eq!(packed_bytes(Elem::BF16, 9, 5), Some(2 * 5 * 16));
+        assert_eq!(packed_bytes(Elem::Q6K, 8, 256), Some(1680));
+        assert_eq!(packed_bytes(Elem::Q6K, 8, 128), None);
+        assert_eq!(packed_bytes(Elem::A8, 8, 32), None);
+        assert_eq!(packed_bytes(Elem::F32, u64::MAX, 1 << 60), None);
+    }
+}

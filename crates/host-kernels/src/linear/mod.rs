@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `linear`: `y = W x (+ bias)` for packed weights, any number of rows.
+//!
+//! *Spec of quantized weights* (activations A8): one chain per output over ascending blocks of 32 k: `acc = fma(f32(dot),
+//! d * s, acc)` with the exact integer dot product of the block, the weight scale `d` (exact in f32) and the activation
+//! scale `s`, their product rounded; formats with an offset then take `acc = fma(m, sum, acc)` with the block's A8 sum.
+//! `m` is: the stored minimum (q4_1), `-8 d` (q4_0), `-16 d` (q5_0), `-(dmin * min)` (q4_k); all exact in f32. q8_0 and
+//! q6_k have no offset: their integers are signed. q4_k's `d` is `d * sc`; q6_k's integer is `sc0 * dot(k < 16) + sc1 *
+//! dot(k >= 16)`, exact in f32 too (at most 16,646,144 < 2^24).
+//!
+//! *Spec of f32, bf16 and f16 weights* (activations f32): one chain per output over ascending k, `acc = fma(w, x, acc)`,
+//! started fresh every [`plain::SEGMENT`] k; segments add up left to right. Vectors run across eight outputs: the same
+//! bits for one row or many, and the chains of several groups and rows in flight hide the latency of fma.
+//!
+//! The bias is added last. Rows of a step share each pass over the weights.
+
+mod a8;
+mod plain;
+
+use metrale_core::{StepCounts, Unit};
+
+use crate::args::{Args, Grid, Out, RowShape, Tile};
+use crate::decl;
+use crate::embed::packed;
+use crate::formats::Format;
+use crate::lanes::F8;
+use crate::layout::GROUP;
+use crate::point::{
+    BadConstants, HostPoint, Need, RunTile, TileFault, f32s, positive, row_unit, unit_rows,
+};
+
+pub(crate) use a8::POINTS as A8_POINTS;
+pub(crate) use plain::POINTS as PLAIN_POINTS;
+
+/// Bytes of weights in a tile of one row: a few microseconds at memory speed.
+const TILE_BYTES: usize = 32 * 1024;
+/// Multiplications in a tile of many rows.
+const TILE_PRODUCTS: usize = 2 * 1024 * 1024;
+/// Rows of a tile: their activations stay in the first caches while the weights pass.
+const TILE_ROWS: usize = 32;
+
+const fn point<F: Format>(id: &'static str, a8: bool, run: RunTile) -> HostPoint {
+    let needs = if a8 { needs_a8::<F> } else { needs_f32::<F> };
+    HostPoint {
+        id,
+        args: decl::LINEAR,
+        needs,
+        grid: grid::<F>,
+        run,
+    }
+}
+
+fn needs_f32<F: Format>(a: &Args) -> Result<Vec<Need>, BadConstants> {
+    let unit = row_unit(a.u32(9))?;
+    needs::<F>(a, f32s(unit, a.u32(4)), unit)
+}
+
+fn needs_a8<F: Format>(a: &Args) -> Result<Vec<Need>, BadConstants> {
+    let unit = row_unit(a.u32(9))?;
+    needs::<F>(a, crate::quantize::a8s(unit, a.u32(4)), unit)
+}
+
+fn needs<F: Format>(a: &Args, x: Need, unit: Unit) -> Result<Vec<Need>, BadConstants> {
+    let (k, n, col, ld, has_bias) = (a.u32(4), a.u32(5), a.u32(6), a.u32(7), a.u32(8));
+    positive(&[("k", k), ("n", n)])?;
+    if col + n > ld {
+        return Err(BadConstants::new(format!(
+            "columns {col}..{} reach past the row of {ld} values",
+            col + n
+        )));
+    }
+    let bias = f32s(Unit::One, if has_bias == 0 { 0 } else { n });
+    Ok(vec![x, packed::<F>(n, k)?, bias, f32s(unit, ld)])
+}
+
+fn grid<F: Format>(a: &Args, counts: StepCounts) -> Grid {
+    let (k, n) = (a.u32(4), a.u32(5));
+    let rows = unit_rows(a.u32(9), counts);
+    let row_block = TILE_ROWS.min(rows.max(1) as usize);
+    let by_bytes = TILE_BYTES / (k / F::ELEMS * F::PACKED).max(1);
+    let by_products = TILE_PRODUCTS / (k * GROUP * row_block).max(1);
+    // A group at least; where rows make the tile long enough, no more than the products say.
+    let groups = if row_block < 4 { by_bytes } else { by_products };
+    Grid {
+        rows,
+        row_block: row_block as u32,
+        cols: n.div_ceil(GROUP) as u32,
+        col_block: groups.max(1) as u32,
+    }
+}
+
+/// What the inner loops of one tile work on.
+struct Work<'a, X> {
+    /// Activations, `[rows, ld]`.
+    x: &'a [X],
+    /// Activation elements of a row.
+    ld: usize,
+    /// The packed weights of the tile's groups, group after group.
+    w: &'a [u8],
+    /// Bytes of a group.
+    group_bytes: usize,
+    rows: std::ops::Range<usize>,
+    groups: usize,
+    y: Out<'a, f32>,
+    /// The bias of the tile's columns, or empty.
+    bias: &'a [f32],
+}
+
+impl<X> Work<'_, X> {
+    #[inline(always)]
+    fn x(&self, row: usize) -> &[X] {
+        &self.x[row * self.ld..(row + 1) * self.ld]
+    }
+
+    #[inline(always)]
+    fn w(&self, group: usize) -> &[u8] {
+        &self.w[group * self.group_bytes..(group + 1) * self.group_bytes]
+    }
+
+    /// Stores the eight outputs of a group of the tile, fewer in the tensor's last group.
+    #[inline(always)]
+    fn store(&mut self, row: usize, group: usize, mut value: F8) {
+        let y = self.y.row(row);
+        let begin = group * GROUP;
+        let n = GROUP.min(y.len() - begin);
+        if !self.bias.is_empty() {
+            for i in 0..n {
+                value.0[i] += self.bias[begin + i];
+            }
+        }
+        if n == GROUP {
+            value.store(&mut y[begin..]);
+        } else {
+            y[begin..].copy_from_slice(&value.0[..n]);
+        }
+    }
+}
+
+/// The tile as [`Work`]. `ld` is the activation elements of a row.
+fn work<'a, F: Format, X: crate::args::Plain>(tile: &mut Tile<'a>, ld: usize) -> Work<'a, X> {
+    let a = tile.args();
+    let (k, n) = (a.u32(4), a.u32(5));
+    let shape = RowShape {
+        first: 0,
+        ld: a.u32(7),
+        base: a.u32(6),
+        width: n,
+        unit: GROUP,
+    };
+    let group_bytes = k / F::ELEMS * F::PACKED;
+    let cols = tile.cols();
+    let bias = if a.u32(8) == 0 {
+        &[][..]
+    } else {
+        &tile.input::<f32>(2)[cols.start * GROUP..n.min(cols.end * GROUP)]
+    };
+    Work {
+        x: tile.input::<X>(0),
+        ld,
+        w: &tile.input::<u8>(1)[cols.start * group_bytes..cols.end * group_bytes],
+        group_bytes,
+        rows: tile.rows(),
+        groups: cols.len(),
+        y: tile.output::<f32>(3, shape),
+        bias,
+    }
+}
+
+/// Fills in the parts of a [`RunTile`] that all formats share.
+fn run_with<'a, F: Format, X: crate::args::Plain>(
+    tile: &mut Tile<'a>,
+    per_row: usize,
+    inner: impl FnOnce(&mut Work<'a, X>),
+) -> Result<(), TileFault> {
+    let mut work = work::<F, X>(tile, per_row);
+    inner(&mut work);
+    Ok(())
+}

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `quantize` and its fusions: f32 activations to A8, int8 by 32 per row.
+//!
+//! *Spec*, per 32 values: `amax` = the largest magnitude; `q = round_ties_even(x * (127 / amax))`; scale = `amax / 127`;
+//! sum = `scale * f32(sum of q)`, the integer sum exact. If `amax` is 0 or so small that `127 / amax` is infinite, all
+//! `q` are 0. If a value is NaN or infinite, all `q` are 0, the scale is NaN or infinite and the sum is NaN: whatever is
+//! computed from the block is NaN, and the row is found out at its logits. The fusions are the two steps one after the
+//! other: the same bits.
+
+use metrale_core::{Elem, StepBlock, Unit};
+
+use crate::args::{RowShape, Tile};
+use crate::elementwise::swiglu;
+use crate::isa::on_isa;
+use crate::norm::{add_rmsnorm, rmsnorm};
+use crate::point::{BadConstants, HostPoint, Need, TileFault, f32s, positive, row_unit, unit_rows};
+use crate::scratch::{Scratch, grown};
+use crate::{decl, tiling};
+
+/// Values in a block.
+pub const A8_BLOCK: usize = 32;
+
+/// 32 activations: [`Elem::A8`] in memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(C)]
+pub struct A8Block {
+    /// Value of one step.
+    pub scale: f32,
+    /// `scale` times the sum of `q`.
+    pub sum: f32,
+    /// The steps, -127..=127.
+    pub q: [i8; A8_BLOCK],
+}
+
+/// Quantizes one row; `x` is 32 times as long as `y`.
+#[inline(always)]
+pub(crate) fn quantize(y: &mut [A8Block], x: &[f32]) {
+    for (block, x) in y.iter_mut().zip(x.chunks_exact(A8_BLOCK)) {
+        // Magnitudes as integers order like the numbers, with NaN above infinity: no NaN is lost.
+        let mut top = [0u32; 8];
+        for c in 0..4 {
+            for i in 0..8 {
+                top[i] = top[i].max(x[c * 8 + i].to_bits() & 0x7fff_ffff);
+            }
+        }
+        let amax = f32::from_bits(top.iter().fold(0, |a, b| a.max(*b)));
+        let inverse = 127.0 / amax;
+        let mut sum = 0i32;
+        if amax.is_finite() && inverse.is_finite() {
+            for i in 0..A8_BLOCK {
+                let q = (x[i] * inverse).round_ties_even() as i32;
+                block.q[i] = q as i8;
+                sum += q;
+            }
+        } else {
+            block.q = [0; A8_BLOCK];
+        }
+        block.scale = amax / 127.0;
+        block.sum = block.scale * sum as f32;
+    }
+}
+
+/// Checks that whole blocks fill a row.
+fn blocks(name: &str, cols: usize) -> Result<(), BadConstants> {
+    positive(&[(name, cols)])?;
+    if cols.is_multiple_of(A8_BLOCK) {
+        Ok(())
+    } else {
+        Err(BadConstants::new(format!(
+            "{name} is {cols}, no multiple of the 32 values of an A8 block"
+        )))
+    }
+}
+
+/// `cols` A8 values per `unit`.
+pub(crate) fn a8s(unit: Unit, cols: usize) -> Need {
+    Need::Values {
+        elem: Elem::A8,
+        unit,
+        elems: cols as u64,
+    }
+}
+
+pub(crate) static QUANTIZE: HostPoint = HostPoint {
+    id: "quantize/a8",
+    args: decl::QUANTIZE,
+    needs: |a| {
+        let (cols, unit) = (a.u32(2), row_unit(a.u32(3))?);
+        blocks("cols", cols)?;
+        Ok(vec![f32s(unit, cols), a8s(unit, cols)])
+    },
+    grid: |a, c| tiling::rows(unit_rows(a.u32(3), c), a.u32(2)),
+    run: |tile, _, _| {
+        let args = tile.args();
+        let cols = args.u32(2);
+        let x = tile.input::<f32>(0);
+        let mut y = tile.output::<A8Block>(1, RowShape::whole(cols / A8_BLOCK));
+        for r in tile.rows() {
+            let from = &x[r * cols..(r + 1) * cols];
+            on_isa!(args.isa, quantize, (y: &mut [A8Block] = y.row(r), x: &[f32] = from));
+        }
+        Ok(())
+    },
+};
+
+pub(crate) static RMSNORM_QUANTIZE: HostPoint = HostPoint {
+    id: "rmsnorm_quantize/a8",
+    args: decl::RMSNORM,
+    needs: |a| {
+        let (cols, unit) = (a.u32(3), row_unit(a.u32(5))?);
+        blocks("cols", cols)?;
+        Ok(vec![
+            f32s(unit, cols),
+            f32s(Unit::One, cols),
+            a8s(unit, cols),
+        ])
+    },
+    grid: |a, c| tiling::rows(unit_rows(a.u32(5), c), a.u32(3)),
+    run: |tile, _, scratch| {
+        let args = tile.args();
+        let (cols, eps) = (args.u32(3), args.f32(4));
+        let (x, w) = (tile.input::<f32>(0), tile.input::<f32>(1));
+        let mut y = tile.output::<A8Block>(2, RowShape::whole(cols / A8_BLOCK));
+        let between = grown(&mut scratch.f32s, cols);
+        for r in tile.rows() {
+            let from = &x[r * cols..(r + 1) * cols];
+            on_isa!(args.isa, rmsnorm, (y: &mut [f32] = between, x: &[f32] = from,
+                w: &[f32] = &w[..cols], eps: f32 = eps));
+            on_isa!(args.isa, quantize, (y: &mut [A8Block] = y.row(r), x: &[f32] = between));
+        }
+        Ok(())
+    },
+};
+
+pub(crate) static ADD_RMSNORM_QUANTIZE: HostPoint = HostPoint {
+    id: "add_rmsnorm_quantize/a8",
+    args: decl::ADD_RMSNORM,
+    needs: |a| {
+        let cols = a.u32(4);
+        blocks("cols", cols)?;
+        let row = f32s(Unit::Row, cols);
+        Ok(vec![row, row, f32s(Unit::One, cols), a8s(Unit::Row, cols)])
+    },
+    grid: |a, c| tiling::rows(c.rows, a.u32(4)),
+    run: add_rmsnorm_quantize,
+};
+
+fn add_rmsnorm_quantize(
+    tile: &mut Tile<'_>,
+    _: &StepBlock,
+    scratch: &mut Scratch,
+) -> Result<(), TileFault> {
+    let args = tile.args();
+    let (cols, eps) = (args.u32(4), args.f32(5));
+    let (delta, w) = (tile.input::<f32>(1), tile.input::<f32>(2));
+    let mut res = tile.output::<f32>(0, RowShape::whole(cols));
+    let mut y = tile.output::<A8Block>(3, RowShape::whole(cols / A8_BLOCK));
+    let between = grown(&mut scratch.f32s, cols);
+    for r in tile.rows() {
+        let delta = &delta[r * cols..(r + 1) * cols];
+        on_isa!(args.isa, add_rmsnorm, (res: &mut [f32] = res.row(r), delta: &[f32] = delta,
+            y: &mut [f32] = between, w: &[f32] = &w[..cols], eps: f32 = eps));
+        on_isa!(args.isa, quantize, (y: &mut [A8Block] = y.row(r), x: &[f32] = between));
+    }
+    Ok(())
+}
+
+pub(crate) static SWIGLU_QUANTIZE: HostPoint = HostPoint {
+    id: "swiglu_quantize/a8",
+    args: decl::SWIGLU_QUANTIZE,
+    needs: |a| {
+        let ffn = a.u32(2);
+        blocks("ffn", ffn)?;
+        Ok(vec![f32s(Unit::Row, 2 * ffn), a8s(Unit::Row, ffn)])
+    },
+    grid: |a, c| crate::args::Grid {
+        rows: c.rows,
+        row_block: 1,
+        cols: (a.u32(2) as u32).div_ceil(SLICE),
+        col_block: 1,
+    },
+    run: swiglu_quantize,
+};
+
+/// Columns of a `swiglu_quantize` tile: whole A8 blocks.
+const SLICE: u32 = 1024;
+
+fn swiglu_quantize(
+    tile: &mut Tile<'_>,
+    _: &StepBlock,
+    scratch: &mut Scratch,
+) -> Result<(), TileFault> {
+    let args = tile.args();
+    let ffn = args.u32(2);
+    let gu = tile.input::<f32>(0);
+    let width = ffn / A8_BLOCK;
+    let unit = SLICE as usize / A8_BLOCK;
+    let shape = RowShape {
+        first: 0,
+        ld: width,
+        base: 0,
+        width,
+        unit,
+    };
+    let mut y = tile.output::<A8Block>(1, shape);
+    let begin = tile.cols().start * SLICE as usize;
+    for r in tile.rows() {
+        let out = y.row(r);
+        let between = grown(&mut scratch.f32s, out.len() * A8_BLOCK);
+        let gate = &gu[r * 2 * ffn + begin..][..between.len()];
+        let up = &gu[r * 2 * ffn + ffn + begin..][..between.len()];
+        on_isa!(args.isa, swiglu,
+            (out: &mut [f32] = between, gate: &[f32] = gate, up: &[f32] = up));
+        on_isa!(args.isa, quantize, (y: &mut [A8Block] = out, x: &[f32] = between));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(x: &[f32; 32]) -> A8Block {
+        let mut y = [A8Block {
+            scale: 0.0,
+            sum: 0.0,
+            q: [1; 32],
+        }];
+        quantize(&mut y, x);
+        y[0]
+    }
+
+    #[test]
+    fn ties_go_to_even_and_the_sum_is_of_the_steps() {
+        let mut x = [0.0; 32];
+        x[0] = 127.0;
+        x[1] = 2.5;
+        x[2] = -3.5;
+        let y = one(&x);
+        assert_eq!((y.scale, y.q[0], y.q[1], y.q[2]), (1.0, 127, 2, -4));
+        assert_eq!(y.sum, 125.0);
+    }
+
+    #[test]
+    fn zeros_and_tiny_values_are_zero_and_bad_values_stay_visible() {
+        assert_eq!(
+            one(&[0.0; 32]),
+            A8Block {
+                scale: 0.0,
+                sum: 0.0,
+                q: [0; 32]
+            }
+        );
+        assert_eq!(one(&[1e-39; 32]).q, [0; 32]);
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut x = [1.0; 32];
+            x[7] = bad;
+            let y = one(&x);
+            assert!(y.sum.is_nan() && !y.scale.is_finite() && y.q == [0; 32]);
+        }
+    }
+}
