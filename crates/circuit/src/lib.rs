@@ -19,6 +19,7 @@ mod class;
 mod config_map;
 mod constants;
 mod expr;
+mod fuzz;
 mod instance;
 mod library;
 mod manifest;

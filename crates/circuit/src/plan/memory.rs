@@ -30,7 +30,9 @@ fn buffers(group: &Group) -> impl Iterator<Item = (SpanId, Access)> + '_ {
 pub(super) fn lay_out(memory: &mut MemoryPlan, groups: &[Group]) -> Result<(), PlanError> {
     for (i, group) in groups.iter().enumerate() {
         for (id, _) in buffers(group) {
-            let span = &mut memory.spans[id.0 as usize];
+            let Some(span) = memory.spans.get_mut(id.0 as usize) else {
+                continue;
+            };
             if span.arena == ArenaKind::Activations {
                 let first = span.live.map_or(i as u32, |(first, _)| first);
                 span.live = Some((first, i as u32));
@@ -163,4 +165,154 @@ pub fn check_memory(memory: &MemoryPlan, groups: &[Group]) -> Result<(), MemoryF
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use metrale_core::{Elem, Extent, PointId, RowRange, Span, Unit};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::instance::Phase;
+    use crate::plan::Cost;
+
+    fn span(i: usize, bytes: u64) -> Span {
+        Span {
+            name: format!("s{i}"),
+            arena: ArenaKind::Activations,
+            offset: 0,
+            bytes,
+            elem: Elem::U8,
+            extent: Extent {
+                unit: Unit::One,
+                elems: bytes,
+            },
+            live: None,
+        }
+    }
+
+    fn group(i: usize, args: Vec<Arg>) -> Group {
+        Group {
+            name: format!("g{i}"),
+            phase: Phase::Forward,
+            layer: None,
+            points: vec![(RowRange::ALL, PointId::new("f", "p"))],
+            args,
+            ops: Vec::new(),
+            cost: Cost::default(),
+            peak: "f32".into(),
+            shape: String::new(),
+        }
+    }
+
+    fn buf(span: usize, access: Access) -> Arg {
+        Arg::Buf {
+            span: SpanId(span as u32),
+            access,
+        }
+    }
+
+    /// A program over spans with given sizes, births and lives: born written, then read until death.
+    fn program(spans: &[(u64, usize, usize)]) -> (MemoryPlan, Vec<Group>) {
+        let end = spans
+            .iter()
+            .map(|(_, birth, life)| birth + life)
+            .max()
+            .unwrap_or(0);
+        let groups = (0..=end).map(|i| {
+            let used = spans
+                .iter()
+                .enumerate()
+                .filter(|(_, (_, b, l))| *b <= i && i <= b + l);
+            let arg = |(s, (_, birth, _)): (usize, &(u64, usize, usize))| {
+                buf(
+                    s,
+                    if *birth == i {
+                        Access::Write
+                    } else {
+                        Access::Read
+                    },
+                )
+            };
+            group(i, used.map(arg).collect())
+        });
+        let memory = MemoryPlan {
+            spans: spans
+                .iter()
+                .enumerate()
+                .map(|(i, (bytes, ..))| span(i, *bytes))
+                .collect(),
+        };
+        (memory, groups.collect())
+    }
+
+    proptest! {
+        #[test]
+        fn layouts_are_sound_and_no_larger_than_the_sum(
+            spans in proptest::collection::vec((0..5000u64, 0..40usize, 0..12usize), 1..60)
+        ) {
+            let (mut memory, groups) = program(&spans);
+            lay_out(&mut memory, &groups).unwrap();
+            prop_assert_eq!(check_memory(&memory, &groups), Ok(()));
+            let sum: u64 = spans.iter().map(|(b, ..)| aligned(*b)).sum();
+            prop_assert!(memory.arena_bytes(ArenaKind::Activations) <= sum);
+            // No less than the fullest moment.
+            let live = |i: usize| spans.iter().filter(move |(_, b, l)| *b <= i && i <= b + l);
+            let fullest = (0..groups.len()).map(|i| live(i).map(|(b, ..)| *b).sum::<u64>()).max();
+            prop_assert!(memory.arena_bytes(ArenaKind::Activations) >= fullest.unwrap_or(0));
+        }
+
+        #[test]
+        fn the_check_finds_two_live_spans_in_one_place(
+            spans in proptest::collection::vec((1..5000u64, 0..10usize, 5..12usize), 2..20),
+            a in any::<prop::sample::Index>(),
+            b in any::<prop::sample::Index>(),
+        ) {
+            let (mut memory, groups) = program(&spans);
+            lay_out(&mut memory, &groups).unwrap();
+            let (a, b) = (a.index(spans.len()), b.index(spans.len()));
+            let meet = |(_, b, l): (u64, usize, usize), (_, c, m): (u64, usize, usize)| {
+                b <= c + m && c <= b + l
+            };
+            prop_assume!(a != b && meet(spans[a], spans[b]));
+            memory.spans[a].offset = memory.spans[b].offset;
+            prop_assert!(check_memory(&memory, &groups).is_err());
+        }
+    }
+
+    #[test]
+    fn lives_that_do_not_meet_share_bytes() {
+        let (mut memory, groups) = program(&[(1000, 0, 1), (1000, 2, 1), (1000, 1, 1)]);
+        lay_out(&mut memory, &groups).unwrap();
+        let offsets: Vec<_> = memory.spans.iter().map(|s| s.offset).collect();
+        assert_eq!(offsets, [0, 0, 1024]);
+    }
+
+    #[test]
+    fn what_the_check_refuses() {
+        let says = |args: Vec<Vec<Arg>>, word: &str| {
+            let (mut memory, _) = program(&[(64, 0, 0), (64, 0, 0)]);
+            let groups: Vec<_> = args
+                .into_iter()
+                .enumerate()
+                .map(|(i, a)| group(i, a))
+                .collect();
+            lay_out(&mut memory, &groups).unwrap();
+            let e = check_memory(&memory, &groups).unwrap_err().to_string();
+            assert!(e.contains(word), "{e}");
+        };
+        says(vec![vec![buf(0, Access::Read)]], "reads span s0 unwritten");
+        says(
+            vec![vec![buf(0, Access::ReadWrite)]],
+            "reads span s0 unwritten",
+        );
+        says(
+            vec![
+                vec![buf(0, Access::Write)],
+                vec![buf(0, Access::Read), buf(0, Access::Write)],
+            ],
+            "uses span s0 twice",
+        );
+        says(vec![vec![buf(7, Access::Write)]], "another plan");
+    }
 }

@@ -5,5 +5,9 @@
 mod common;
 mod digest;
 mod fusion;
+mod gguf;
 mod golden;
 mod llama;
+mod plan_errors;
+mod properties;
+mod refusals;
