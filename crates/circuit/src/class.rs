@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use metrale_core::{Elem, PointId, RowRange};
 
-use crate::expr::Expr;
+use crate::expr::{Expr, Value};
 use crate::manifest::LibraryError;
 use crate::manifest::class::{FusionFile, FusionsFile, HardwareFile, Numerics, PointsFile};
 use crate::manifest::families::{ArgSig, Families};
@@ -162,6 +162,16 @@ impl Class {
             self.fusions.push(fusion);
         }
         Ok(())
+    }
+
+    /// Bytes of a packed `[n, k]` tensor; `None` for a format without a layout, or rows that are no whole blocks.
+    pub(crate) fn packed_bytes(&self, elem: Elem, n: u64, k: u64) -> Option<u64> {
+        let names = |name: &str| match name {
+            "n" => Some(Value::Count(n)),
+            "k" => Some(Value::Count(k)),
+            _ => None,
+        };
+        self.formats.get(&elem)?.bytes.count(&names).ok()
     }
 
     /// The points of `family` whose formats agree with `elem_of` (which knows some arguments' formats), ascending by rows.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use metrale_core::{Access, FlatMap, PointId, RowRange, Scalar};
+use metrale_core::{Access, Elem, FlatMap, PointId, RowRange, Scalar};
 
 use crate::class::Class;
 use crate::config_map::MapInput;
@@ -232,6 +232,13 @@ impl CircuitLibrary {
     #[must_use]
     pub fn kernel_args(&self, family: &str) -> Option<&[ArgSig]> {
         self.kernel_families.get(family).map(|f| f.args.as_slice())
+    }
+
+    /// Bytes of a packed `[n, k]` tensor on a class; `None` if the class has no layout for the format, or `k` is no whole
+    /// number of blocks.
+    #[must_use]
+    pub fn packed_bytes(&self, class: &str, format: Elem, n: u64, k: u64) -> Option<u64> {
+        self.classes.get(class)?.packed_bytes(format, n, k)
     }
 
     /// Every point of a class with its row range: what a backend of the class must resolve.

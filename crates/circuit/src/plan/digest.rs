@@ -8,14 +8,11 @@
 
 use std::fmt;
 
-use super::PlanRequest;
+use super::Job;
 use super::fuse::Fused;
 use super::lower::{Lowered, LoweredOp, Run};
 use super::realize::Constants;
-use crate::class::Class;
 use crate::expr::Value;
-use crate::instance::Instance;
-use crate::library::CircuitLibrary;
 use crate::manifest::class::Numerics;
 
 /// BLAKE3 of what fixes the bits.
@@ -43,25 +40,21 @@ impl fmt::Debug for Digest {
 }
 
 struct Hasher<'a> {
-    library: &'a CircuitLibrary,
-    class: &'a Class,
-    instance: &'a Instance,
+    job: Job<'a>,
     blake: blake3::Hasher,
 }
 
 pub(super) fn digest(
-    library: &CircuitLibrary,
-    class: &Class,
-    instance: &Instance,
-    request: &PlanRequest<'_>,
+    job: Job<'_>,
     lowered: &Lowered,
     fused: &[Fused],
     constants: &Constants,
 ) -> Digest {
+    let Job {
+        instance, request, ..
+    } = job;
     let mut h = Hasher {
-        library,
-        class,
-        instance,
+        job,
         blake: blake3::Hasher::new(),
     };
     h.field("metrale numerics digest", "1");
@@ -118,10 +111,10 @@ impl Hasher<'_> {
     }
 
     fn spec(&mut self, point: Option<&usize>) {
-        let Some(point) = point.map(|p| &self.class.points[*p]) else {
+        let Some(point) = point.map(|p| &self.job.class.points[*p]) else {
             return;
         };
-        let family = self.library.kernel_families.get(point.id.family());
+        let family = self.job.library.kernel_families.get(point.id.family());
         let text = family
             .and_then(|f| f.specs.get(&point.spec))
             .cloned()
@@ -154,7 +147,7 @@ impl Hasher<'_> {
             for (name, ids) in &run.weights {
                 let format = run.format.map_or("f32", |f| f.name());
                 for id in ids {
-                    let weight = &self.instance.weights[*id as usize];
+                    let weight = &self.job.instance.weights[*id as usize];
                     self.field(name, &format!("{} {format} {:?}", weight.key, weight.shape));
                 }
             }

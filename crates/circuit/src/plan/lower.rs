@@ -9,9 +9,8 @@ use std::collections::BTreeMap;
 
 use metrale_core::Elem;
 
-use super::{PlanError, PlanRequest};
-use crate::class::Class;
-use crate::instance::{Attr, Edge, EdgeId, Instance, Op, OpId, Operand, State, Use};
+use super::{Job, PlanError};
+use crate::instance::{Attr, Edge, EdgeId, Op, OpId, Operand, State, Use};
 use crate::library::CircuitLibrary;
 
 /// The lowered program: ops with points, conversions among them.
@@ -28,7 +27,7 @@ pub(super) struct LoweredOp {
 }
 
 /// A launch of an op: all of it, or a stretch of its weights.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Run {
     /// Indices into the instance's weights, aliases resolved, by operand.
     pub(super) weights: Vec<(String, Vec<u32>)>,
@@ -38,54 +37,36 @@ pub(super) struct Run {
     pub(super) points: Vec<usize>,
     /// Inputs, with conversions applied.
     pub(super) edges: Vec<(String, EdgeId)>,
-    /// First column of the output that it writes, and the output's width, where it is a stretch.
+    /// First column of the output that it writes.
     pub(super) column: u64,
 }
 
-pub(super) fn lower(
-    library: &CircuitLibrary,
-    class: &Class,
-    instance: &Instance,
-    request: &PlanRequest<'_>,
-) -> Result<Lowered, PlanError> {
+pub(super) fn lower(job: Job<'_>) -> Result<Lowered, PlanError> {
     let mut l = Lowering {
-        library,
-        class,
-        instance,
-        request,
+        job,
         out: Lowered {
             ops: Vec::new(),
-            edges: instance.edges.clone(),
+            edges: job.instance.edges.clone(),
         },
         converted: BTreeMap::new(),
     };
-    for (i, op) in instance.ops().iter().enumerate() {
+    for (i, op) in job.instance.ops().iter().enumerate() {
         l.op(op, OpId(i as u32))?;
     }
     Ok(l.out)
 }
 
 struct Lowering<'a> {
-    library: &'a CircuitLibrary,
-    class: &'a Class,
-    instance: &'a Instance,
-    request: &'a PlanRequest<'a>,
+    job: Job<'a>,
     out: Lowered,
     converted: BTreeMap<(EdgeId, Elem), EdgeId>,
 }
 
 impl Lowering<'_> {
     fn op(&mut self, op: &Op, id: OpId) -> Result<(), PlanError> {
-        let mut runs = Vec::new();
-        for (weights, format, column) in self.stretches(op)? {
-            let (points, edges) = self.choose(op, format)?;
-            runs.push(Run {
-                weights,
-                format,
-                points,
-                edges,
-                column,
-            });
+        let mut runs = self.stretches(op)?;
+        for run in &mut runs {
+            self.choose(op, run)?;
         }
         for o in op.edges.iter().filter(|o| o.used != Use::In) {
             self.converted.retain(|(edge, _), _| *edge != o.edge);
@@ -98,13 +79,9 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// The op's weights cut where the format of its matrices changes.
-    #[allow(clippy::type_complexity)]
-    fn stretches(
-        &self,
-        op: &Op,
-    ) -> Result<Vec<(Vec<(String, Vec<u32>)>, Option<Elem>, u64)>, PlanError> {
-        let resolved: Vec<(String, Vec<u32>)> = op
+    /// The op's weights cut where the format of its matrices changes; points and edges are still open.
+    fn stretches(&self, op: &Op) -> Result<Vec<Run>, PlanError> {
+        let weights: Vec<(String, Vec<u32>)> = op
             .weights
             .iter()
             .map(|(name, ids)| {
@@ -114,38 +91,46 @@ impl Lowering<'_> {
                 )
             })
             .collect();
-        let shape = |id: &u32| &self.instance.weights[*id as usize].shape;
+        let shape = |id: &u32| &self.job.instance.weights[*id as usize].shape;
         let is_matrix = |ids: &Vec<u32>| ids.first().is_some_and(|id| shape(id).len() > 1);
-        let Some((_, main)) = resolved.iter().find(|(_, ids)| is_matrix(ids)) else {
-            return Ok(vec![(resolved, None, 0)]);
+        let Some((_, main)) = weights.iter().find(|(_, ids)| is_matrix(ids)) else {
+            return Ok(vec![Run {
+                weights,
+                ..Run::default()
+            }]);
         };
-        let mut cuts: Vec<(usize, usize, Elem, u64)> = Vec::new();
+        let mut cuts: Vec<(std::ops::Range<usize>, Elem, u64)> = Vec::new();
         let mut column = 0;
         for (i, id) in main.iter().enumerate() {
             let format = self.format(*id)?;
             match cuts.last_mut() {
-                Some(cut) if cut.2 == format => cut.1 = i + 1,
-                _ => cuts.push((i, i + 1, format, column)),
+                Some((range, last, _)) if *last == format => range.end = i + 1,
+                _ => cuts.push((i..i + 1, format, column)),
             }
             column += shape(id)[0];
         }
-        let part = |(from, to, format, column): (usize, usize, Elem, u64)| {
+        let run = |(range, format, column): (std::ops::Range<usize>, Elem, u64)| {
             // Lists parallel to the matrices are cut with them; the circuit checked their lengths in rows.
             let cut = |ids: &Vec<u32>| match ids.len() == main.len() {
-                true => ids[from..to].to_vec(),
+                true => ids[range.clone()].to_vec(),
                 false => ids.clone(),
             };
-            let weights = resolved
+            let weights = weights
                 .iter()
                 .map(|(n, ids)| (n.clone(), cut(ids)))
                 .collect();
-            (weights, Some(format), column)
+            Run {
+                weights,
+                format: Some(format),
+                column,
+                ..Run::default()
+            }
         };
-        Ok(cuts.into_iter().map(part).collect())
+        Ok(cuts.into_iter().map(run).collect())
     }
 
     fn resolve(&self, id: u32) -> u32 {
-        let weights = &self.instance.weights;
+        let weights = &self.job.instance.weights;
         let alias = weights[id as usize].alias_of.as_ref();
         alias
             .and_then(|k| weights.iter().position(|w| w.key == *k))
@@ -154,9 +139,9 @@ impl Lowering<'_> {
 
     /// The disk format of a weight, checked to fit its rows.
     fn format(&self, id: u32) -> Result<Elem, PlanError> {
-        let weight = &self.instance.weights[id as usize];
+        let weight = &self.job.instance.weights[id as usize];
         let key = &weight.key;
-        let format = self.request.formats.get(key).copied();
+        let format = self.job.request.formats.get(key).copied();
         let format = format.ok_or_else(|| PlanError::NoFormat { key: key.clone() })?;
         let cols = weight.shape.last().copied().unwrap_or(0);
         if format.bytes_for(cols).is_none() {
@@ -169,16 +154,12 @@ impl Lowering<'_> {
         Ok(format)
     }
 
-    /// Points for an op whose matrices have `format`, and its inputs with the conversions they want.
-    #[allow(clippy::type_complexity)]
-    fn choose(
-        &mut self,
-        op: &Op,
-        format: Option<Elem>,
-    ) -> Result<(Vec<usize>, Vec<(String, EdgeId)>), PlanError> {
-        let library = self.library;
+    /// Points for a run, and its edges with the conversions that they want.
+    fn choose(&mut self, op: &Op, run: &mut Run) -> Result<(), PlanError> {
+        let format = run.format;
+        let library = self.job.library;
         let fixed = |arg: &str| self.fixed_elem(op, format, arg);
-        let class = self.class;
+        let class = self.job.class;
         let candidates: Vec<usize> = class
             .matching(&op.op, fixed)
             .filter_map(|p| class.points.iter().position(|q| std::ptr::eq(p, q)))
@@ -230,19 +211,22 @@ impl Lowering<'_> {
         }
         let rest = op.edges.iter().filter(|o| o.used != Use::In);
         edges.extend(rest.map(|o| (o.name.clone(), o.edge)));
-        Ok((points, edges))
+        (run.points, run.edges) = (points, edges);
+        Ok(())
     }
 
     /// Formats that no conversion changes: weights, state, edges that are written.
     fn fixed_elem(&self, op: &Op, format: Option<Elem>, arg: &str) -> Option<Elem> {
         if let Some((_, ids)) = op.weights.iter().find(|(n, _)| n == arg) {
-            let rank = self.instance.weights[*ids.first()? as usize].shape.len();
+            let rank = self.job.instance.weights[*ids.first()? as usize]
+                .shape
+                .len();
             return if rank > 1 { format } else { Some(Elem::F32) };
         }
         if let Some((_, id)) = op.states.iter().find(|(n, _)| n == arg) {
-            return Some(match self.instance.states[*id as usize] {
+            return Some(match self.job.instance.states[*id as usize] {
                 State::Tables => Elem::U32,
-                State::Kv { .. } => self.request.kv,
+                State::Kv { .. } => self.job.request.kv,
             });
         }
         let operand = op
@@ -257,7 +241,7 @@ impl Lowering<'_> {
             return Ok(*done);
         }
         let source = self.out.edges[edge.0 as usize].clone();
-        let name = conversion(self.library, source.elem, want).unwrap_or_default();
+        let name = conversion(self.job.library, source.elem, want).unwrap_or_default();
         if want.bytes_for(source.cols).is_none() {
             return Err(self.missing(for_op, None));
         }
@@ -297,14 +281,8 @@ impl Lowering<'_> {
             consts: Vec::new(),
             attrs: vec![("cols".into(), Attr::U32(cols))],
         };
-        let (points, edges) = self.choose(&op, None)?;
-        let run = Run {
-            weights: Vec::new(),
-            format: None,
-            points,
-            edges,
-            column: 0,
-        };
+        let mut run = Run::default();
+        self.choose(&op, &mut run)?;
         self.out.ops.push(LoweredOp {
             op,
             id: None,
@@ -328,9 +306,14 @@ impl Lowering<'_> {
             self.fixed_elem(op, format, n)
                 .map(|elem| format!("{n} = {elem}"))
         });
-        let has = self.class.points.iter().filter(|p| p.id.family() == op.op);
+        let has = self
+            .job
+            .class
+            .points
+            .iter()
+            .filter(|p| p.id.family() == op.op);
         PlanError::MissingPoint {
-            class: self.class.name.clone(),
+            class: self.job.class.name.clone(),
             family: op.op.clone(),
             op: op.name.clone(),
             wanted: others.chain(edges).collect::<Vec<_>>().join(", "),

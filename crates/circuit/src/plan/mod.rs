@@ -5,6 +5,7 @@
 //! adjacent ops; `realize` turns the result into groups with arguments and spans; `memory` lays the spans out and proves
 //! that none overwrites another; `digest` hashes what fixes the bits; `cost` and `show` say what it costs.
 
+mod args;
 mod cost;
 mod digest;
 mod error;
@@ -13,6 +14,8 @@ mod lower;
 mod memory;
 mod realize;
 mod show;
+mod slots;
+mod spans;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,6 +27,7 @@ pub use digest::Digest;
 pub use error::PlanError;
 pub use memory::{MemoryFault, check_memory};
 
+use crate::class::Class;
 use crate::instance::{Instance, OpId, Phase, WeightKey};
 use crate::library::CircuitLibrary;
 use crate::manifest::devices::Device;
@@ -168,6 +172,15 @@ pub struct Plan {
     pub cost: Cost,
 }
 
+/// What every stage looks at.
+#[derive(Clone, Copy)]
+struct Job<'a> {
+    library: &'a CircuitLibrary,
+    class: &'a Class,
+    instance: &'a Instance,
+    request: &'a PlanRequest<'a>,
+}
+
 impl Plan {
     /// The groups of a phase.
     pub fn groups_of(&self, phase: Phase) -> impl Iterator<Item = &Group> {
@@ -224,13 +237,17 @@ impl CircuitLibrary {
             });
         }
         let device = self.device(request)?;
-        let lowered = lower::lower(self, class, instance, request)?;
+        let job = Job {
+            library: self,
+            class,
+            instance,
+            request,
+        };
+        let lowered = lower::lower(job)?;
         let fused = fuse::fuse(class, &lowered, request.fuse);
         let constants = realize::constants(instance, request)?;
-        let digest = digest::digest(self, class, instance, request, &lowered, &fused, &constants);
-        let mut plan = realize::realize(
-            self, class, instance, request, &lowered, &fused, constants, digest,
-        )?;
+        let digest = digest::digest(job, &lowered, &fused, &constants);
+        let mut plan = realize::realize(job, &lowered, &fused, constants, digest)?;
         plan.device = device;
         Ok(plan)
     }

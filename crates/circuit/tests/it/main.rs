@@ -4,6 +4,7 @@
 
 mod common;
 mod digest;
+mod fixtures;
 mod fusion;
 mod gguf;
 mod golden;

@@ -108,7 +108,7 @@ proptest! {
                     }
                 }).collect();
                 ranges.sort_unstable();
-                let end = ranges.iter().fold(Some(0), |at, (col, n)| (at == Some(*col)).then_some(col + n));
+                let end = ranges.iter().try_fold(0, |at, (col, n)| (at == *col).then_some(col + n));
                 prop_assert!(ranges.is_empty() || end == Some(edge.cols as u32), "{}", edge.name);
             }
             // Every weight is packed exactly once.

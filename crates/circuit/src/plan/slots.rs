@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Packed tensors: which weights lie together, and from which formats they are packed.
+
+use metrale_core::{ArenaKind, Elem, Extent, PointId, SpanId, Unit};
+
+use super::realize::Realizer;
+use super::{PlanError, WeightPart, WeightSlot};
+use crate::instance::WeightDecl;
+
+impl Realizer<'_> {
+    /// The span of some weights, rows concatenated; made on first use, shared by every other.
+    pub(super) fn slot(&mut self, ids: &[u32]) -> Result<SpanId, PlanError> {
+        if let Some(slot) = self.slots.get(ids) {
+            return Ok(self.weights[*slot].span);
+        }
+        let weights: Vec<&WeightDecl> = ids
+            .iter()
+            .map(|id| &self.job.instance.weights[*id as usize])
+            .collect();
+        let (mut elem, mut cols, mut rows) = (Elem::F32, 1, 0);
+        let mut parts = Vec::new();
+        let mut name = String::new();
+        for weight in &weights {
+            let (format, pack) = self.pack_of(weight)?;
+            if let [_, k] = weight.shape[..] {
+                (elem, cols) = (format, k);
+            }
+            let key = weight.key.clone();
+            name = match name.is_empty() {
+                true => key.to_string(),
+                false => format!("{name}+{}", key.name),
+            };
+            parts.push(WeightPart {
+                key,
+                format,
+                pack,
+                rows: weight.shape[0],
+                row_offset: rows,
+            });
+            rows += weight.shape[0];
+        }
+        let span = if weights.iter().all(|w| w.shape.len() > 1) {
+            let bytes = self
+                .job
+                .class
+                .packed_bytes(elem, rows, cols)
+                .ok_or_else(|| PlanError::Library {
+                    what: format!("{elem} [{rows}, {cols}] has no packed size"),
+                })?;
+            let extent = Extent {
+                unit: Unit::One,
+                elems: rows * cols,
+            };
+            self.sized_span(&name, ArenaKind::Weights, elem, extent, bytes)?
+        } else {
+            self.span(&name, ArenaKind::Weights, Elem::F32, Unit::One, rows)?
+        };
+        self.slots.insert(ids.to_vec(), self.weights.len());
+        self.weights.push(WeightSlot {
+            span,
+            elem,
+            rows,
+            cols,
+            parts,
+        });
+        Ok(span)
+    }
+
+    /// The disk format of a weight and the point that packs it.
+    fn pack_of(&self, weight: &WeightDecl) -> Result<(Elem, PointId), PlanError> {
+        let key = &weight.key;
+        let format = self.job.request.formats.get(key).copied();
+        let format = format.ok_or_else(|| PlanError::NoFormat { key: key.clone() })?;
+        let class = self.job.class;
+        let (pack, packs): (_, Vec<_>) = match weight.shape.len() > 1 {
+            true => (
+                class.formats.get(&format).map(|f| &f.pack),
+                class.formats.keys().collect(),
+            ),
+            false => (class.vectors.get(&format), class.vectors.keys().collect()),
+        };
+        let pack = pack.cloned().ok_or_else(|| PlanError::NoPack {
+            class: class.name.clone(),
+            key: key.clone(),
+            format,
+            packs: packs.into_iter().map(ToString::to_string).collect(),
+        })?;
+        Ok((format, pack))
+    }
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The spans of a plan: activations, state, outputs, staging.
+
+use metrale_core::{ArenaKind, Elem, Extent, KV_BLOCK, Span, SpanId, Unit};
+
+use super::realize::Realizer;
+use super::{OutputSpans, PlanError, STAGING_BYTES, WeightPart, memory};
+use crate::instance::{EdgeId, State};
+
+impl Realizer<'_> {
+    pub(super) fn span(
+        &mut self,
+        name: &str,
+        arena: ArenaKind,
+        elem: Elem,
+        unit: Unit,
+        elems: u64,
+    ) -> Result<SpanId, PlanError> {
+        let too_large = || PlanError::TooLarge {
+            what: name.to_owned(),
+        };
+        let l = &self.job.request.limits;
+        let count = match unit {
+            Unit::One => 1,
+            Unit::Row => u64::from(l.rows),
+            Unit::LogitsRow => u64::from(l.logits_rows),
+            Unit::KvBlock => self.job.request.kv_blocks,
+            Unit::Slot => u64::from(l.slots),
+        };
+        let bytes = elem
+            .bytes_for(elems)
+            .and_then(|b| b.checked_mul(count))
+            .ok_or_else(too_large)?;
+        self.sized_span(name, arena, elem, Extent { unit, elems }, bytes)
+    }
+
+    pub(super) fn sized_span(
+        &mut self,
+        name: &str,
+        arena: ArenaKind,
+        elem: Elem,
+        extent: Extent,
+        bytes: u64,
+    ) -> Result<SpanId, PlanError> {
+        if bytes > memory::MAX_BYTES {
+            return Err(PlanError::TooLarge {
+                what: name.to_owned(),
+            });
+        }
+        let id = SpanId(self.memory.spans.len() as u32);
+        self.memory.spans.push(Span {
+            name: name.to_owned(),
+            arena,
+            offset: 0,
+            bytes,
+            elem,
+            extent,
+            live: None,
+        });
+        Ok(id)
+    }
+
+    pub(super) fn states(&mut self) -> Result<(), PlanError> {
+        for state in self.job.instance.states() {
+            let name = state.name();
+            let span = match state {
+                State::Tables => {
+                    let entries = u64::from(self.job.request.limits.blocks_per_slot);
+                    self.span(&name, ArenaKind::State, Elem::U32, Unit::Slot, entries)?
+                }
+                State::Kv { cols, .. } => {
+                    let elems = cols * u64::from(KV_BLOCK);
+                    self.span(
+                        &name,
+                        ArenaKind::Kv,
+                        self.job.request.kv,
+                        Unit::KvBlock,
+                        elems,
+                    )?
+                }
+            };
+            self.state_spans.push(span);
+        }
+        Ok(())
+    }
+
+    pub(super) fn kv_spans(&self) -> Vec<Vec<SpanId>> {
+        let mut layers = vec![Vec::new(); self.job.instance.layers() as usize];
+        for (state, span) in self.job.instance.states().iter().zip(&self.state_spans) {
+            if let State::Kv { layer, .. } = state {
+                layers[*layer as usize].push(*span);
+            }
+        }
+        layers
+    }
+
+    pub(super) fn edge(&mut self, id: EdgeId) -> Result<SpanId, PlanError> {
+        if let Some(span) = self.edge_spans.get(&id) {
+            return Ok(*span);
+        }
+        let edge = &self.lowered.edges[id.0 as usize];
+        let is_output = self.job.instance.outputs.iter().any(|(_, e)| *e == id);
+        let arena = if is_output {
+            ArenaKind::Outputs
+        } else {
+            ArenaKind::Activations
+        };
+        let span = self.span(&edge.name, arena, edge.elem, edge.rows, edge.cols)?;
+        self.edge_spans.insert(id, span);
+        Ok(span)
+    }
+
+    pub(super) fn outputs(&self) -> Result<OutputSpans, PlanError> {
+        let find = |name: &str| {
+            let edge = self.job.instance.outputs.iter().find(|(n, _)| n == name);
+            let span = edge.and_then(|(_, e)| self.edge_spans.get(e)).copied();
+            span.ok_or_else(|| PlanError::Library {
+                what: format!(
+                    "family {} has no output `{name}`",
+                    self.job.instance.family()
+                ),
+            })
+        };
+        Ok(OutputSpans {
+            logits: find("logits")?,
+            token: find("token")?,
+            logprob: find("logprob")?,
+            top: find("top")?,
+            status: find("status")?,
+        })
+    }
+
+    /// At least eight rows of every tensor fit, so that a pack launch always has whole row groups to work on.
+    pub(super) fn staging(&mut self) -> Result<SpanId, PlanError> {
+        let row = |p: &WeightPart, cols: u64| p.format.bytes_for(cols).unwrap_or(0);
+        let rows = self
+            .weights
+            .iter()
+            .flat_map(|s| s.parts.iter().map(|p| row(p, s.cols)));
+        let bytes = rows.max().unwrap_or(0).saturating_mul(8).max(STAGING_BYTES);
+        self.span("staging", ArenaKind::Staging, Elem::U8, Unit::One, bytes)
+    }
+}
