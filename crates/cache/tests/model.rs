@@ -242,7 +242,7 @@ proptest! {
 
     /// SURVIVAL 45: every hash collides; tokens decide.
     #[test]
-    fn s45_forced_collisions_do_not_cross(ops in prop::collection::vec(op(3), 1..120), blocks in 6u32..24) {
+    fn survival_45_forced_collisions_do_not_cross(ops in prop::collection::vec(op(3), 1..120), blocks in 6u32..24) {
         Model::new(blocks, constant, false).run(ops);
     }
 

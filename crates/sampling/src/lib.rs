@@ -7,5 +7,6 @@
 #![forbid(unsafe_code)]
 
 mod params;
+pub mod reference;
 
 pub use params::{InvalidSampling, Sampling, SamplingFields};

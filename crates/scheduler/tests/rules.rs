@@ -369,7 +369,7 @@ fn a_deadline_fails_one_request_running_or_waiting() {
 
 /// SURVIVAL 44: NaN logits in one row.
 #[test]
-fn s44_a_row_without_a_number_fails_alone() {
+fn survival_44_a_row_without_a_number_fails_alone() {
     let mut rig = Rig::with(limits(), 40, |s| {
         s.mishaps.insert(3, Mishap::Nan(1));
     });

@@ -258,7 +258,7 @@ proptest! {
 
 /// SURVIVAL 41: the pool at 100 %, every request at full length, preemption all the time.
 #[test]
-fn s41_a_preemption_storm_changes_no_answer() {
+fn survival_41_a_preemption_storm_changes_no_answer() {
     for spills in [false, true] {
         let mut rig = Rig::with(limits(), 10, |s| s.spills = spills);
         for id in 1..=12 {
