@@ -10,8 +10,8 @@ use crate::library::{CircuitLibrary, ConfigInput};
 use crate::plan::{PlanRequest, Workload};
 
 impl CircuitLibrary {
-    /// Takes an arbitrary configuration through instance, plan and text; true if all of it went through. For fuzzing and
-    /// property tests: the point is that it returns, whatever the map.
+    /// Takes an arbitrary configuration through instance, plan and text, or to a refusal; true if what came out
+    /// has words. For fuzzing and property tests: the point is that it returns, whatever the map.
     pub fn try_config(&self, flat: &FlatMap, source: Source) -> bool {
         let input = ConfigInput {
             flat,
@@ -21,7 +21,7 @@ impl CircuitLibrary {
         };
         let instance = match self.instantiate(&input) {
             Ok(instance) => instance,
-            Err(refusal) => return refusal.to_string().is_empty(),
+            Err(refusal) => return !refusal.to_string().is_empty(),
         };
         let formats = instance.uniform_formats(Elem::BF16);
         let limits = StepLimits {
@@ -52,7 +52,7 @@ impl CircuitLibrary {
                 let text = instance.show() + &plan.show(&Workload::decode(8)) + &plan.memory_text();
                 !text.is_empty()
             }
-            Err(error) => error.to_string().is_empty(),
+            Err(error) => !error.to_string().is_empty(),
         }
     }
 }

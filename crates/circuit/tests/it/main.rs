@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests count as no tests
 
 mod common;
+mod cpu_class;
 mod digest;
 mod fixtures;
 mod fusion;

@@ -77,8 +77,8 @@ proptest! {
         hf in mutated(Source::Hf),
         gguf in mutated(Source::Gguf),
     ) {
-        library().try_config(&hf, Source::Hf);
-        library().try_config(&gguf, Source::Gguf);
+        prop_assert!(library().try_config(&hf, Source::Hf));
+        prop_assert!(library().try_config(&gguf, Source::Gguf));
     }
 
     #[test]
