@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use metrale_sampling::Sampling;
 use metrale_scheduler::{Event, Refusal};
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -42,27 +43,6 @@ pub struct EngineStats {
     pub prefix_hits: u64,
     /// Sequences preempted since the start.
     pub preemptions: u64,
-}
-
-/// Sampling parameters of one answer, as the rows that draw need them.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sampling {
-    /// Softmax temperature, 0 = greedy.
-    pub temperature: f32,
-    /// Nucleus mass in (0, 1]; 1 = off.
-    pub top_p: f32,
-    /// Candidates kept; 0 = off.
-    pub top_k: u32,
-    /// Smallest probability relative to the best; 0 = off.
-    pub min_p: f32,
-    /// Multiplicative penalty over prompt and answer; 1 = off.
-    pub repetition: f32,
-    /// Additive penalty for tokens in the answer; 0 = off.
-    pub presence: f32,
-    /// Additive penalty per occurrence in the answer; 0 = off.
-    pub frequency: f32,
-    /// Seed of the counter generator.
-    pub seed: u64,
 }
 
 /// One answer to generate.

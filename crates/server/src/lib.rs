@@ -8,6 +8,7 @@
 pub mod api;
 pub mod completion;
 pub mod engine_face;
+pub mod http;
 pub mod hub;
 pub mod recipe;
 pub mod template;

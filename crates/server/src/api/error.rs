@@ -125,6 +125,17 @@ pub enum ApiError {
         /// Tokens wanted in the answer.
         answer: u64,
     },
+    /// The prompt's text is longer than the context can hold, seen without counting its tokens.
+    #[error(
+        "the prompt has {bytes} bytes, more than this model's context length of {limit} tokens can \
+         hold; shorten it"
+    )]
+    PromptBytes {
+        /// Bytes of the prompt.
+        bytes: usize,
+        /// The model's limit.
+        limit: u64,
+    },
     /// The messages do not fit the chat template.
     #[error("{0}")]
     Template(String),
@@ -228,7 +239,7 @@ impl ApiError {
             E::Unknown { .. } => "unknown_parameter",
             E::Unsupported { .. } => "unsupported_parameter",
             E::ModelNotFound { .. } => "model_not_found",
-            E::ContextLength { .. } => "context_length_exceeded",
+            E::ContextLength { .. } | E::PromptBytes { .. } => "context_length_exceeded",
             E::Template(_) => "chat_template_error",
             E::Busy { .. } => "rate_limit_exceeded",
             E::Loading => "model_loading",

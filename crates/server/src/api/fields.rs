@@ -146,26 +146,12 @@ impl<'v> Fields<'v> {
         }
     }
 
-    /// A number in `range` that `also` holds for, as f32. `rule` states both in words.
+    /// A number.
     ///
     /// # Errors
-    /// [`ApiError::WrongType`], [`ApiError::InvalidValue`].
-    pub fn number(
-        &self,
-        name: &str,
-        rule: &str,
-        inside: impl FnOnce(f64) -> bool,
-    ) -> Result<Option<f32>, ApiError> {
-        let Some(value) = self.typed(name, "a number", Value::as_f64)? else {
-            return Ok(None);
-        };
-        if value.is_finite() && inside(value) {
-            return Ok(Some(value as f32));
-        }
-        Err(ApiError::invalid(
-            self.path(name),
-            format!("must be a number {rule}, and is {value}"),
-        ))
+    /// [`ApiError::WrongType`].
+    pub fn number(&self, name: &str) -> Result<Option<f64>, ApiError> {
+        self.typed(name, "a number", Value::as_f64)
     }
 
     /// A list.

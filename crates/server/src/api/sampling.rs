@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The fields that chat and completions share: sampling, length, ends, streaming.
 
+use metrale_sampling::{Sampling, SamplingFields};
 use serde_json::Value;
 
 use super::error::ApiError;
@@ -17,32 +18,20 @@ pub struct Facts<'a> {
     pub vocab_size: u32,
     /// What a request gets that leaves a field out.
     pub defaults: &'a SamplingDefaults,
+    /// The seed of a request that has none.
+    pub fresh_seed: u64,
 }
 
 /// Validated common fields; defaults are filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Generation {
-    /// Softmax temperature, 0 = greedy.
-    pub temperature: f32,
-    /// Nucleus mass in (0, 1]; 1 = off.
-    pub top_p: f32,
-    /// Candidates kept; 0 = off.
-    pub top_k: u32,
-    /// Smallest probability relative to the best; 0 = off.
-    pub min_p: f32,
-    /// Multiplicative penalty over prompt and answer; 1 = off.
-    pub repetition_penalty: f32,
-    /// Additive penalty for tokens in the answer; 0 = off.
-    pub presence_penalty: f32,
-    /// Additive penalty per occurrence in the answer; 0 = off.
-    pub frequency_penalty: f32,
+    /// How tokens are drawn, the seed included.
+    pub sampling: Sampling,
     /// (token, added to its logit), ascending by token.
     pub logit_bias: Vec<(u32, f32)>,
-    /// Seed, if the request has one.
-    pub seed: Option<u64>,
     /// Answers per prompt.
     pub n: u32,
-    /// Most tokens, if the request or a default says.
+    /// Most tokens, if the request says.
     pub max_tokens: Option<u32>,
     /// No stop token before this many.
     pub min_tokens: u32,
@@ -72,43 +61,15 @@ impl Generation {
         facts: &Facts<'_>,
         least_tokens: i64,
     ) -> Result<Generation, ApiError> {
-        let defaults = facts.defaults;
-        let unit = |v: f64| (0.0..=1.0).contains(&v);
-        let penalty = |v: f64| (-2.0..=2.0).contains(&v);
-        let top_k = fields.integer("top_k", -1..=i64::from(i32::MAX))?;
         let stream = fields.boolean("stream")?.unwrap_or(false);
         let max_tokens = max_tokens(fields, least_tokens)?;
         Ok(Generation {
-            temperature: fields
-                .number("temperature", "from 0 to 2", |v| (0.0..=2.0).contains(&v))?
-                .unwrap_or(defaults.temperature.value),
-            top_p: fields
-                .number("top_p", "from 0 to 1", unit)?
-                .unwrap_or(defaults.top_p.value)
-                .max(f32::MIN_POSITIVE),
-            top_k: top_k.map_or(defaults.top_k.value, |k| k.max(0) as u32),
-            min_p: fields
-                .number("min_p", "from 0 to 1", unit)?
-                .unwrap_or(defaults.min_p.value),
-            repetition_penalty: fields
-                .number("repetition_penalty", "from 0.01 to 10", |v| {
-                    (0.01..=10.0).contains(&v)
-                })?
-                .unwrap_or(defaults.repetition_penalty.value),
-            presence_penalty: fields
-                .number("presence_penalty", "from -2 to 2", penalty)?
-                .unwrap_or(0.0),
-            frequency_penalty: fields
-                .number("frequency_penalty", "from -2 to 2", penalty)?
-                .unwrap_or(0.0),
+            sampling: sampling(fields, facts)?,
             logit_bias: logit_bias(fields, facts)?,
-            seed: fields
-                .integer("seed", i64::MIN..=i64::MAX)?
-                .map(i64::cast_unsigned),
             n: fields
                 .integer("n", 1..=i64::from(facts.limits.n))?
                 .unwrap_or(1) as u32,
-            max_tokens: max_tokens.or(defaults.max_tokens.value),
+            max_tokens,
             min_tokens: fields
                 .integer("min_tokens", 0..=i64::from(u32::MAX))?
                 .unwrap_or(0) as u32,
@@ -128,6 +89,31 @@ impl Generation {
             include_usage: include_usage(fields, stream)?,
         })
     }
+}
+
+/// How tokens are drawn; the ranges are the sampling crate's.
+fn sampling(fields: &Fields<'_>, facts: &Facts<'_>) -> Result<Sampling, ApiError> {
+    let defaults = facts.defaults;
+    let number = |name, default: f32| {
+        let given = fields.number(name)?;
+        Ok::<_, ApiError>(given.unwrap_or(f64::from(default)))
+    };
+    let asked = SamplingFields {
+        temperature: number("temperature", defaults.temperature.value)?,
+        top_p: number("top_p", defaults.top_p.value)?,
+        min_p: number("min_p", defaults.min_p.value)?,
+        top_k: fields
+            .integer("top_k", -1..=i64::from(u32::MAX))?
+            .unwrap_or(i64::from(defaults.top_k.value)),
+        repetition_penalty: number("repetition_penalty", defaults.repetition_penalty.value)?,
+        presence_penalty: number("presence_penalty", 0.0)?,
+        frequency_penalty: number("frequency_penalty", 0.0)?,
+    };
+    let seed = fields.integer("seed", i64::MIN..=i64::MAX)?;
+    let seed = seed.map_or(facts.fresh_seed, i64::cast_unsigned);
+    Sampling::new(&asked, seed).map_err(|e| {
+        ApiError::invalid(e.field, format!("must be {}, and is {}", e.wanted, e.value))
+    })
 }
 
 /// `max_completion_tokens` or `max_tokens`; beyond u32 is u32's largest, which no context holds.

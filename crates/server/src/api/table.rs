@@ -99,11 +99,11 @@ pub const FIELDS: &[Field] = &[
         BOTH,
         Honoured("of the counter generator; fresh and reported when left out"),
     ),
-    field("temperature", BOTH, Honoured("0 to 2; 0 = greedy")),
+    field("temperature", BOTH, Honoured("0 to 10000; 0 = greedy")),
     field(
         "top_p",
         BOTH,
-        Honoured("0 to 1; 1 = off, 0 = the best candidate alone"),
+        Honoured("above 0, to 1; 1 = off"),
     ),
     field("top_k", BOTH, Honoured("candidates kept; 0 or -1 = off")),
     field(
@@ -114,7 +114,7 @@ pub const FIELDS: &[Field] = &[
     field(
         "repetition_penalty",
         BOTH,
-        Honoured("0.01 to 10; over prompt and answer; 1 = off"),
+        Honoured("0.01 to 100; over prompt and answer; 1 = off"),
     ),
     field(
         "presence_penalty",

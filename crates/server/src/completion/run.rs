@@ -26,23 +26,15 @@ struct Running {
     tokens: u64,
 }
 
-/// What a poll found.
+/// Something new of a choice, perhaps only that a token came whose text is held back.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Output {
-    /// Something new of a choice.
-    Delta {
-        /// Its number.
-        index: usize,
-        /// What is new.
-        delta: Delta,
-        /// Tokens behind it: 1 for a generated token, 0 otherwise.
-        tokens: u64,
-    },
-    /// A choice ended; comes after its last delta.
-    Ended {
-        /// Its number.
-        index: usize,
-    },
+pub struct Output {
+    /// The choice's number.
+    pub index: usize,
+    /// What is new.
+    pub delta: Delta,
+    /// Tokens behind it: 1 for a generated token, 0 otherwise.
+    pub tokens: u64,
 }
 
 /// The choices of one request.
@@ -194,7 +186,7 @@ impl Run {
 
     fn emit(&mut self, index: usize, delta: Delta, tokens: u64) {
         let ended = delta.finish.is_some();
-        self.ready.push_back(Output::Delta {
+        self.ready.push_back(Output {
             index,
             delta,
             tokens,
@@ -202,7 +194,6 @@ impl Run {
         if ended {
             // What the engine sends after a stop text is not wanted; dropping the stream cancels it.
             self.choices[index].events = None;
-            self.ready.push_back(Output::Ended { index });
         }
     }
 }

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reads a request's JSON body: its type, size and pace are checked before its content.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderMap, header};
+use hyper::body::Body as _;
+use serde_json::Value;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::app::App;
+use super::blocking::on_text;
+use crate::api::error::ApiError;
+use crate::api::json;
+use crate::api::limits::Limits;
+
+/// The JSON value of the body.
+pub(super) async fn read(app: &App, request: Request) -> Result<Value, ApiError> {
+    let limits = &app.config.limits;
+    check_headers(request.headers(), limits)?;
+    let bytes = collect(request.into_body(), limits).await?;
+    let depth = limits.json_depth;
+    on_text(app, bytes.len(), move || json::parse(&bytes, depth)).await
+}
+
+fn check_headers(headers: &HeaderMap, limits: &Limits) -> Result<(), ApiError> {
+    let text = |name| {
+        headers
+            .get(name)
+            .map(|v| String::from_utf8_lossy(v.as_bytes()).into_owned())
+    };
+    let kind = text(header::CONTENT_TYPE);
+    let essence = kind.as_deref().and_then(|k| k.split(';').next());
+    if !essence.is_some_and(|e| e.trim().eq_ignore_ascii_case("application/json")) {
+        let shown = kind.map_or("absent".to_owned(), |k| {
+            format!("`{}`", k.chars().take(64).collect::<String>())
+        });
+        return Err(ApiError::ContentType(shown));
+    }
+    if let Some(encoding) = text(header::CONTENT_ENCODING)
+        && !encoding.trim().eq_ignore_ascii_case("identity")
+    {
+        let shown = encoding.chars().take(64).collect();
+        return Err(ApiError::ContentEncoding(shown));
+    }
+    let length = text(header::CONTENT_LENGTH).and_then(|l| l.parse::<u64>().ok());
+    if length.is_some_and(|l| l > limits.body_bytes as u64) {
+        return Err(ApiError::BodyTooLarge(limits.body_bytes));
+    }
+    Ok(())
+}
+
+async fn collect(mut body: Body, limits: &Limits) -> Result<Vec<u8>, ApiError> {
+    let end = Instant::now() + limits.body_timeout;
+    let mut bytes = Vec::new();
+    loop {
+        let frame = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
+        let frame = timeout_at(end, timeout(limits.body_idle, frame)).await;
+        let frame = frame
+            .map_err(|_| ApiError::BodyTimeout(limits.body_timeout))?
+            .map_err(|_| ApiError::BodyTimeout(limits.body_idle))?;
+        match frame {
+            None => return Ok(bytes),
+            Some(Err(e)) => return Err(ApiError::BodyBroken(e.to_string())),
+            Some(Ok(frame)) => {
+                let Ok(data) = frame.into_data() else {
+                    continue;
+                };
+                if data.len() > limits.body_bytes - bytes.len() {
+                    return Err(ApiError::BodyTooLarge(limits.body_bytes));
+                }
+                bytes.extend_from_slice(&data);
+            }
+        }
+    }
+}

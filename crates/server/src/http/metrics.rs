@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! GET /metrics, under the names that vLLM gave them and that routers and dashboards scrape.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use prometheus_client::encoding::prometheus_text::{CONTENT_TYPE, encode};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use crate::api::answer::{Finish, Usage};
+use crate::api::error::ApiError;
+use crate::engine_face::EngineStats;
+
+type Real = Gauge<f64, AtomicU64>;
+type ByReason = Family<[(&'static str, &'static str); 1], Counter>;
+
+/// The server's metrics.
+pub(super) struct Metrics {
+    registry: Registry,
+    running: Gauge,
+    waiting: Gauge,
+    kv_usage: Real,
+    prefix_queries: Counter,
+    prefix_hits: Counter,
+    preemptions: Counter,
+    prompt_tokens: Counter,
+    generation_tokens: Counter,
+    first_token: Histogram,
+    between_tokens: Histogram,
+    whole: Histogram,
+    success: ByReason,
+    failed: Counter,
+}
+
+const FIRST_TOKEN: [f64; 18] = [
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0,
+];
+const BETWEEN_TOKENS: [f64; 16] = [
+    0.002, 0.005, 0.01, 0.015, 0.02, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 1.0, 2.5,
+];
+const WHOLE: [f64; 14] = [
+    0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 240.0,
+];
+
+impl Metrics {
+    /// All at zero; every one is labelled with the model's name.
+    pub(super) fn new(model: &str) -> Metrics {
+        let label = ("model_name".into(), model.to_owned().into());
+        let mut registry = Registry::with_labels(std::iter::once(label));
+        let (first_token, between_tokens, whole) = (
+            Histogram::new(FIRST_TOKEN),
+            Histogram::new(BETWEEN_TOKENS),
+            Histogram::new(WHOLE),
+        );
+        let (running, waiting) = (Gauge::default(), Gauge::default());
+        let kv_usage = Real::default();
+        let counters: [Counter; 6] = Default::default();
+        let [
+            prefix_queries,
+            prefix_hits,
+            preemptions,
+            prompt_tokens,
+            generation_tokens,
+            failed,
+        ] = counters;
+        let success = ByReason::default();
+        let r = &mut registry;
+        r.register(
+            "vllm:num_requests_running",
+            "Sequences that run",
+            running.clone(),
+        );
+        r.register(
+            "vllm:num_requests_waiting",
+            "Sequences that wait",
+            waiting.clone(),
+        );
+        let part = "Part of the KV pool that is in use; 1 = all";
+        r.register("vllm:kv_cache_usage_perc", part, kv_usage.clone());
+        // The older name, which routers still look for.
+        r.register("vllm:gpu_cache_usage_perc", part, kv_usage.clone());
+        let queried = "Tokens looked up in the prefix cache";
+        r.register("vllm:prefix_cache_queries", queried, prefix_queries.clone());
+        let found = "Tokens found in the prefix cache";
+        r.register("vllm:prefix_cache_hits", found, prefix_hits.clone());
+        r.register(
+            "vllm:num_preemptions",
+            "Sequences preempted",
+            preemptions.clone(),
+        );
+        r.register(
+            "vllm:prompt_tokens",
+            "Prompt tokens of answers",
+            prompt_tokens.clone(),
+        );
+        let generated = "Tokens generated";
+        r.register(
+            "vllm:generation_tokens",
+            generated,
+            generation_tokens.clone(),
+        );
+        let first = "Seconds from a request to its first token";
+        r.register(
+            "vllm:time_to_first_token_seconds",
+            first,
+            first_token.clone(),
+        );
+        let between = "Seconds between two tokens of an answer";
+        r.register(
+            "vllm:time_per_output_token_seconds",
+            between,
+            between_tokens.clone(),
+        );
+        r.register(
+            "vllm:inter_token_latency_seconds",
+            between,
+            between_tokens.clone(),
+        );
+        let end = "Seconds from a request to its end";
+        r.register("vllm:e2e_request_latency_seconds", end, whole.clone());
+        let answers = "Answers that were finished, by reason";
+        r.register("vllm:request_success", answers, success.clone());
+        r.register(
+            "metrale:request_failure",
+            "Requests that failed",
+            failed.clone(),
+        );
+        Metrics {
+            registry,
+            running,
+            waiting,
+            kv_usage,
+            prefix_queries,
+            prefix_hits,
+            preemptions,
+            prompt_tokens,
+            generation_tokens,
+            first_token,
+            between_tokens,
+            whole,
+            success,
+            failed,
+        }
+    }
+
+    /// The page, with the engine's numbers as of now.
+    pub(super) fn page(&self, stats: EngineStats) -> Response {
+        self.running.set(stats.running as i64);
+        self.waiting.set(stats.waiting as i64);
+        let used = stats.kv_blocks_used as f64 / stats.kv_blocks.max(1) as f64;
+        self.kv_usage.set(used);
+        let totals = [
+            (&self.prefix_queries, stats.prefix_queries),
+            (&self.prefix_hits, stats.prefix_hits),
+            (&self.preemptions, stats.preemptions),
+        ];
+        for (counter, total) in totals {
+            counter.inner().store(total, Ordering::Relaxed);
+        }
+        let mut page = String::new();
+        match encode(&mut page, &self.registry) {
+            Ok(()) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], page).into_response(),
+            Err(e) => ApiError::Internal(e.to_string()).into_response(),
+        }
+    }
+
+    /// A request failed after it was taken.
+    pub(super) fn failure(&self) {
+        self.failed.inc();
+    }
+}
+
+/// Times one request.
+pub(super) struct Meter {
+    start: Instant,
+    /// When the last token of each choice came.
+    last: Vec<Option<Instant>>,
+}
+
+impl Meter {
+    /// For a request that came at `start` and has so many choices.
+    pub(super) fn new(start: Instant, choices: usize) -> Meter {
+        Meter {
+            start,
+            last: vec![None; choices],
+        }
+    }
+
+    /// A choice got tokens.
+    pub(super) fn tokens(&mut self, metrics: &Metrics, choice: usize, tokens: u64) {
+        if tokens == 0 {
+            return;
+        }
+        let now = Instant::now();
+        match self.last[choice].replace(now) {
+            Some(last) => metrics.between_tokens.observe((now - last).as_secs_f64()),
+            None => metrics
+                .first_token
+                .observe((now - self.start).as_secs_f64()),
+        }
+    }
+
+    /// A choice ended.
+    pub(super) fn ended(&self, metrics: &Metrics, finish: Finish) {
+        let reason = [("finished_reason", finish.name())];
+        metrics.success.get_or_create(&reason).inc();
+    }
+
+    /// All choices ended.
+    pub(super) fn done(&self, metrics: &Metrics, usage: Usage) {
+        metrics.whole.observe(self.start.elapsed().as_secs_f64());
+        metrics.prompt_tokens.inc_by(usage.prompt_tokens);
+        metrics.generation_tokens.inc_by(usage.completion_tokens);
+    }
+}
