@@ -100,11 +100,7 @@ pub const FIELDS: &[Field] = &[
         Honoured("of the counter generator; fresh and reported when left out"),
     ),
     field("temperature", BOTH, Honoured("0 to 10000; 0 = greedy")),
-    field(
-        "top_p",
-        BOTH,
-        Honoured("above 0, to 1; 1 = off"),
-    ),
+    field("top_p", BOTH, Honoured("above 0, to 1; 1 = off")),
     field("top_k", BOTH, Honoured("candidates kept; 0 or -1 = off")),
     field(
         "min_p",
