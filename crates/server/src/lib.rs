@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod assembly;
 pub mod completion;
 pub mod engine_face;
 pub mod http;

@@ -3,6 +3,8 @@
 
 mod populate;
 
+pub use populate::Populator;
+
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -18,7 +20,6 @@ use metrale_scheduler::{
 use crate::adapters::{CacheAccounts, ModelRouter};
 use crate::model::TransformerModel;
 use crate::traits::Model;
-use populate::Populator;
 
 /// How an engine runs. The model must have been planned for at least these limits.
 #[derive(Clone, Debug)]

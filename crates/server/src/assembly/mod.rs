@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The wiring: from a path and options to a served model. The one place that knows every crate.
+//!
+//! [`open`] reads headers, makes the plan and touches no device: what it prints is the whole memory of the process to
+//! come. [`Opened::load`] does the rest. The command line and the tests start here.
+
+mod defaults;
+mod live;
+mod memory;
+mod sizes;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use metrale_circuit::{CircuitLibrary, Plan};
+use metrale_core::Elem;
+use metrale_gpu_runtime::{GpuBackend, HostBackend, HostOptions, Isa};
+use metrale_model_engine::{Engine, EngineOptions, PlanOptions, Prepared, TransformerModel, load};
+use metrale_model_weights::Checkpoint;
+use metrale_scheduler::PlannerLimits;
+
+use crate::engine_face::{ModelCard, ServedModel};
+use crate::template::{ChatTemplate, TemplateError, TemplateLimits, TemplateTokens};
+use crate::text_face;
+use crate::tokenizer::Tokenizer;
+
+pub use defaults::SamplingFlags;
+pub use live::LiveEngine;
+pub use memory::available_memory;
+
+/// How a model is loaded. [`LoadOptions::new`] gives every default.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// A GGUF file, or a folder with config.json.
+    pub path: PathBuf,
+    /// Worker threads; 0 = one per core that the process may use.
+    pub threads: usize,
+    /// Instruction set of class cpu; `None` = the best of the machine.
+    pub isa: Option<Isa>,
+    /// Format of the KV pool; `None` = the checkpoint's own float type, f16 for a GGUF.
+    pub kv: Option<Elem>,
+    /// Bytes of the KV pool; `None` = what every sequence at full length needs, at most a quarter of the free memory.
+    pub kv_bytes: Option<u64>,
+    /// Tokens of prompt and answer together; `None` = what the checkpoint was trained for.
+    pub max_seq_len: Option<u32>,
+    /// Sequences that run at once.
+    pub max_num_seqs: u32,
+    /// Prefill rows in one step.
+    pub max_prefill_tokens: u32,
+    /// Requests that wait.
+    pub queue_len: usize,
+    /// Configuration keys that the user takes responsibility for.
+    pub accept_keys: Vec<String>,
+    /// Sampling defaults given by flags.
+    pub sampling: SamplingFlags,
+    /// Report a hash of each logits row.
+    pub row_hashes: bool,
+}
+
+impl LoadOptions {
+    /// The defaults for a checkpoint.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> LoadOptions {
+        let limits = PlannerLimits::default();
+        LoadOptions {
+            path: path.into(),
+            threads: 0,
+            isa: None,
+            kv: None,
+            kv_bytes: None,
+            max_seq_len: None,
+            max_num_seqs: limits.max_num_seqs,
+            max_prefill_tokens: limits.max_prefill_tokens,
+            queue_len: limits.queue_len,
+            accept_keys: Vec::new(),
+            sampling: SamplingFlags::default(),
+            row_hashes: false,
+        }
+    }
+}
+
+/// The built-in circuits, families and classes.
+///
+/// # Errors
+/// If the embedded kernel tree does not read: a broken build.
+pub fn library() -> Result<CircuitLibrary> {
+    CircuitLibrary::new(metrale_kernel_tree::files()).context("the built-in kernel tree")
+}
+
+/// A checkpoint with its plan and text side; nothing is on the device yet.
+pub struct Opened {
+    /// The checkpoint and its circuit.
+    pub prepared: Prepared,
+    /// What will run.
+    pub plan: Arc<Plan>,
+    /// Limits of the planner.
+    pub limits: PlannerLimits,
+    options: LoadOptions,
+}
+
+/// Opens a checkpoint, checks its tensors and plans it for class `cpu`.
+///
+/// # Errors
+/// What is wrong with the checkpoint, by file, key or tensor, and the remedy.
+pub fn open(options: LoadOptions) -> Result<Opened> {
+    let library = library()?;
+    let checkpoint = Checkpoint::open(&options.path)?;
+    let prepared = Prepared::new(&library, checkpoint, &options.accept_keys)?;
+    let sizes = sizes::choose(&options, &prepared)?;
+    let plan_options = PlanOptions {
+        class: "cpu".into(),
+        device: None,
+        kv: sizes.kv,
+        limits: sizes.step,
+        kv_blocks: sizes.kv_blocks,
+        fuse: true,
+    };
+    let plan = Arc::new(prepared.plan(&library, &plan_options)?);
+    Ok(Opened {
+        prepared,
+        plan,
+        limits: sizes.planner,
+        options,
+    })
+}
+
+/// A model that answers.
+pub struct LoadedModel {
+    /// What the HTTP side needs.
+    pub served: ServedModel,
+    /// The running engine.
+    pub engine: Arc<LiveEngine>,
+    /// What runs.
+    pub plan: Arc<Plan>,
+}
+
+impl Opened {
+    /// Bytes of weights that [`Opened::load`] will read.
+    #[must_use]
+    pub fn weight_bytes(&self) -> u64 {
+        self.prepared
+            .checkpoint
+            .store
+            .as_ref()
+            .map_or(0, |s| s.total_bytes())
+    }
+
+    /// Loads the weights and starts the engine. `progress` is told the bytes read since it was told last.
+    ///
+    /// # Errors
+    /// What failed, and why.
+    pub fn load(self, progress: impl FnMut(u64)) -> Result<LoadedModel> {
+        // The tokenizer takes as long to build as the weights to read: both at once.
+        let Opened {
+            prepared,
+            plan,
+            limits,
+            options,
+        } = &self;
+        let (text, model) = std::thread::scope(|scope| {
+            let text = scope.spawn(|| text_of(&prepared.checkpoint));
+            let model = model(prepared, plan, options, progress);
+            (text.join(), model)
+        });
+        let text = match text {
+            Ok(text) => text?,
+            Err(_) => bail!(
+                "the tokenizer of {} panicked while it was built",
+                options.path.display()
+            ),
+        };
+        let model = model?;
+        let engine_options = EngineOptions {
+            limits: limits.clone(),
+            row_hashes: options.row_hashes,
+            hash_key: random_u64()?,
+            ..EngineOptions::default()
+        };
+        let engine = Arc::new(LiveEngine::new(Engine::start(model, engine_options)?));
+        let card = ModelCard {
+            max_model_len: engine.capacity(),
+            digest: plan.digest.short(),
+            created: sizes::modified(&options.path),
+            defaults: defaults::merge(&options.sampling, &prepared.checkpoint.config.generation),
+            settings: sizes::settings(options, plan, limits),
+        };
+        let served = ServedModel {
+            engine: engine.clone(),
+            text: text.0,
+            template: text.1,
+            card,
+        };
+        Ok(LoadedModel {
+            served,
+            engine,
+            plan: Arc::clone(plan),
+        })
+    }
+}
+
+fn model(
+    prepared: &Prepared,
+    plan: &Arc<Plan>,
+    options: &LoadOptions,
+    progress: impl FnMut(u64),
+) -> Result<TransformerModel> {
+    let host = HostOptions {
+        threads: options.threads,
+        isa: options.isa,
+        ..HostOptions::default()
+    };
+    let backend: Arc<dyn GpuBackend> = Arc::new(HostBackend::new(&host)?);
+    Ok(load(prepared, Arc::clone(plan), backend, progress)?)
+}
+
+type Text = (
+    Arc<dyn text_face::TextModel>,
+    Option<Arc<dyn text_face::ChatTemplate>>,
+);
+
+/// The tokenizer and the chat template of a checkpoint; a base model has no template.
+///
+/// # Errors
+/// If the checkpoint has no tokenizer, or one that cannot be used.
+pub fn text_of(checkpoint: &Checkpoint) -> Result<Text> {
+    let (tokenizer, template) = tokenizer_and_template(checkpoint)?;
+    let template = template.map(|t| Arc::new(t) as Arc<dyn text_face::ChatTemplate>);
+    Ok((Arc::new(tokenizer), template))
+}
+
+/// The tokenizer of a checkpoint, and its chat template if it has one.
+///
+/// # Errors
+/// If the checkpoint has no tokenizer, or one that cannot be used.
+pub fn tokenizer_and_template(
+    checkpoint: &Checkpoint,
+) -> Result<(Tokenizer, Option<ChatTemplate>)> {
+    let tokenizer = tokenizer_of(checkpoint)?.with_ends(&checkpoint.config.eos);
+    let tokens = TemplateTokens::from(&tokenizer);
+    let template = match ChatTemplate::new(
+        &checkpoint.config.chat_templates,
+        tokens,
+        TemplateLimits::default(),
+    ) {
+        Ok(template) => Some(template),
+        Err(TemplateError::None) => None,
+        Err(error) => return Err(error.into()),
+    };
+    Ok((tokenizer, template))
+}
+
+fn tokenizer_of(checkpoint: &Checkpoint) -> Result<Tokenizer> {
+    if let Some(header) = &checkpoint.gguf {
+        return Ok(Tokenizer::from_gguf(header)?);
+    }
+    let Some(path) = &checkpoint.files.tokenizer else {
+        bail!(
+            "{} has no tokenizer.json: text cannot be served from it",
+            checkpoint.path.display()
+        );
+    };
+    let read = |path: &PathBuf| std::fs::read(path).with_context(|| path.display().to_string());
+    let json = read(path)?;
+    let config = checkpoint
+        .files
+        .tokenizer_config
+        .as_ref()
+        .map(read)
+        .transpose()?;
+    Ok(Tokenizer::from_json(&json, config.as_deref())?)
+}
+
+/// A number that nobody can guess: the operating system's.
+///
+/// # Errors
+/// If the system gives none.
+pub fn random_u64() -> Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes)
+        .map_err(|e| anyhow::anyhow!("the system gives no random numbers: {e}"))?;
+    Ok(u64::from_le_bytes(bytes))
+}

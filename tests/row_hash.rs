@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The test that guards the design: an answer is a function of its request alone.
+//!
+//! One request (prompt, seed, sampling) runs through the real engine under every circumstance that must not matter: alone,
+//! in a crowd, in chunks of any size, after a prefix hit on an earlier answer, after a forced recompute, on one thread or
+//! two, on the portable path or the vector one, fused or not. The hashes of all its logits rows must be equal each time.
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+
+use metrale_core::{Elem, KV_BLOCK, StepLimits};
+use metrale_gpu_runtime::Isa;
+use metrale_model_engine::EngineOptions;
+use metrale_model_engine::engine::{EngineDriver, assemble};
+use metrale_sampling::{Sampling, SamplingFields};
+use metrale_scheduler::{
+    Delivery, Event, FinishReason, Handle, PlannerLimits, Request, RequestId, Turn,
+};
+use support::{Result, Setup, fixture};
+
+/// Families, and weight formats with arithmetic of their own.
+const FIXTURES: &[&str] = &[
+    "llama",
+    "llama3-rope-gguf",
+    "qwen3",
+    "llama-gguf-q8_0",
+    "qwen3-gguf-q4_0",
+];
+const PROMPT: u32 = 45;
+const ANSWER: u32 = 24;
+const VOCAB: u32 = 320;
+
+/// Tokens of an answer with the hash of the logits row behind each.
+type Answer = Vec<(u32, u64)>;
+
+/// What one run of the engine looks like.
+#[derive(Clone)]
+struct Case {
+    setup: Setup,
+    limits: PlannerLimits,
+}
+
+fn case() -> Case {
+    sized(64, 256)
+}
+
+fn sized(chunk: u32, kv_blocks: u64) -> Case {
+    let limits = PlannerLimits {
+        max_num_seqs: 17,
+        max_prefill_tokens: chunk,
+        max_rows: chunk + 17,
+        max_logits_rows: 17,
+        max_seq_len: 256,
+        max_history: 4096,
+        max_bias: 64,
+        ..PlannerLimits::default()
+    };
+    let step = StepLimits {
+        rows: limits.max_rows,
+        logits_rows: limits.max_logits_rows,
+        slots: limits.max_num_seqs,
+        blocks_per_slot: limits.max_seq_len.div_ceil(KV_BLOCK),
+        history: limits.max_history,
+        bias: limits.max_bias,
+    };
+    Case {
+        setup: Setup::new(step, kv_blocks),
+        limits,
+    }
+}
+
+fn prompt(salt: u32, len: u32) -> Vec<u32> {
+    (0..len)
+        .map(|i| (i * i * 7 + i * 31 + salt * 101 + 3) % VOCAB)
+        .collect()
+}
+
+/// The watched request: temperature, top-p and a penalty, so that history and draws are part of what must not change.
+fn watched(id: u64) -> Result<Request<Sampling>> {
+    let fields = SamplingFields {
+        temperature: 0.8,
+        top_p: 0.95,
+        repetition_penalty: 1.1,
+        ..SamplingFields::default()
+    };
+    let sampling = Sampling::new(&fields, 42)?;
+    let mut request = Request::new(RequestId(id), prompt(0, PROMPT), sampling, ANSWER);
+    request.history = sampling.needs_history();
+    Ok(request)
+}
+
+fn other(id: u64, len: u32, tokens: u32) -> Request<Sampling> {
+    Request::new(
+        RequestId(id),
+        prompt(id as u32, len),
+        Sampling::greedy(),
+        tokens,
+    )
+}
+
+struct Running {
+    driver: EngineDriver,
+    // The driver drains when its last handle is dropped.
+    handle: Handle<Sampling>,
+    _populator: metrale_model_engine::engine::Populator,
+    answers: Arc<Mutex<Vec<(u64, Answer, bool)>>>,
+    cached: Arc<Mutex<u32>>,
+}
+
+impl Running {
+    fn start(name: &str, case: &Case) -> Result<Running> {
+        let path = fixture(name);
+        let gguf = path.join("model.gguf");
+        let model = case.setup.load(if gguf.exists() { &gguf } else { &path })?;
+        let options = EngineOptions {
+            limits: case.limits.clone(),
+            row_hashes: true,
+            ..EngineOptions::default()
+        };
+        let (driver, populator) = assemble(model, options)?;
+        let handle = driver.handle();
+        Ok(Running {
+            driver,
+            handle,
+            _populator: populator,
+            answers: Arc::default(),
+            cached: Arc::default(),
+        })
+    }
+
+    fn submit(&self, request: Request<Sampling>) -> Result<()> {
+        let id = request.id.0;
+        let (answers, cached) = (Arc::clone(&self.answers), Arc::clone(&self.cached));
+        let mut answer = Answer::new();
+        let sink = move |event| {
+            match event {
+                Event::Admitted { cached_tokens } => {
+                    *cached.lock().unwrap_or_else(|e| e.into_inner()) = cached_tokens
+                }
+                Event::Token {
+                    token,
+                    row_hash: Some(hash),
+                    ..
+                } => answer.push((token, hash)),
+                Event::Finished { reason, .. } => {
+                    let full = reason == FinishReason::Length;
+                    let mut answers = answers.lock().unwrap_or_else(|e| e.into_inner());
+                    answers.push((id, std::mem::take(&mut answer), full));
+                }
+                _ => {}
+            }
+            Delivery::Taken
+        };
+        Ok(self.handle.submit(request, Box::new(sink))?)
+    }
+
+    fn finish(&mut self) {
+        // A request needs at most its rows in steps, and some for queueing.
+        for _ in 0..20_000 {
+            if self.driver.turn() == Turn::Idle {
+                return;
+            }
+        }
+        panic!("the driver does not come to rest");
+    }
+
+    fn answer(&self, id: u64) -> Answer {
+        let answers = self.answers.lock().unwrap();
+        let (_, answer, full) = answers
+            .iter()
+            .find(|(i, ..)| *i == id)
+            .expect("the request has not finished");
+        assert!(
+            *full && answer.len() == ANSWER as usize,
+            "{} tokens",
+            answer.len()
+        );
+        answer.clone()
+    }
+}
+
+fn alone(name: &str, case: &Case) -> Answer {
+    let mut engine = Running::start(name, case).unwrap();
+    engine.submit(watched(1).unwrap()).unwrap();
+    engine.finish();
+    engine.answer(1)
+}
+
+fn check(what: &str, name: &str, want: &Answer, got: &Answer) {
+    let first = want.iter().zip(got).position(|(a, b)| a != b);
+    assert_eq!(
+        first, None,
+        "{name}, {what}: rows differ from row {first:?} on"
+    );
+}
+
+#[test]
+fn chunk_sizes_leave_no_trace() {
+    for name in FIXTURES {
+        let want = alone(name, &case());
+        for chunk in [1, 7, 16] {
+            check(
+                &format!("chunks of {chunk}"),
+                name,
+                &want,
+                &alone(name, &sized(chunk, 256)),
+            );
+        }
+    }
+}
+
+#[test]
+fn threads_instruction_sets_and_fusion_leave_no_trace() {
+    for name in FIXTURES {
+        let want = alone(name, &case());
+        for (what, change) in [
+            ("one thread", (|s| s.threads = 1) as fn(&mut Setup)),
+            ("portable", |s| s.isa = Some(Isa::PORTABLE)),
+            ("portable, one thread, unfused", |s| {
+                s.isa = Some(Isa::PORTABLE);
+                s.threads = 1;
+                s.fuse = false;
+            }),
+        ] {
+            let mut case = case();
+            change(&mut case.setup);
+            check(what, name, &want, &alone(name, &case));
+        }
+    }
+}
+
+#[test]
+fn a_crowd_of_sixteen_leaves_no_trace() {
+    for name in FIXTURES {
+        let want = alone(name, &case());
+        for chunk in [7, 64] {
+            let mut engine = Running::start(name, &sized(chunk, 256)).unwrap();
+            for id in 2..9 {
+                engine
+                    .submit(other(id, id as u32 * 9, 10 + id as u32))
+                    .unwrap();
+            }
+            // Some are well into decode when the watched request arrives, some come after it.
+            for _ in 0..5 {
+                engine.driver.turn();
+            }
+            engine.submit(watched(1).unwrap()).unwrap();
+            for id in 9..18 {
+                engine.submit(other(id, id as u32 * 4, 40)).unwrap();
+            }
+            engine.finish();
+            check(
+                &format!("crowd, chunks of {chunk}"),
+                name,
+                &want,
+                &engine.answer(1),
+            );
+        }
+    }
+}
+
+#[test]
+fn a_prefix_hit_on_an_earlier_answer_leaves_no_trace() {
+    for name in FIXTURES {
+        let want = alone(name, &case());
+        let mut engine = Running::start(name, &case()).unwrap();
+        engine.submit(watched(1).unwrap()).unwrap();
+        engine.finish();
+        check("first turn", name, &want, &engine.answer(1));
+        // The same prompt again: all of it but the last token is cached.
+        engine.submit(watched(2).unwrap()).unwrap();
+        engine.finish();
+        assert_eq!(*engine.cached.lock().unwrap(), PROMPT - 1);
+        check("same prompt again", name, &want, &engine.answer(2));
+        // The next turn of the conversation, against an engine that has seen nothing.
+        let next = |id| {
+            let mut request = watched(id).unwrap();
+            let answer = want.iter().map(|(token, _)| *token);
+            request.prompt = prompt(0, PROMPT)
+                .into_iter()
+                .chain(answer)
+                .chain([5, 6, 7])
+                .collect();
+            request
+        };
+        engine.submit(next(3)).unwrap();
+        engine.finish();
+        let cached = *engine.cached.lock().unwrap();
+        assert!(
+            cached >= PROMPT + ANSWER - KV_BLOCK,
+            "only {cached} tokens of the first turn were found"
+        );
+        let mut fresh = Running::start(name, &case()).unwrap();
+        fresh.submit(next(3)).unwrap();
+        fresh.finish();
+        assert_eq!(*fresh.cached.lock().unwrap(), 0);
+        check("next turn", name, &fresh.answer(3), &engine.answer(3));
+    }
+}
+
+#[test]
+fn recompute_after_preemption_leaves_no_trace() {
+    for name in FIXTURES {
+        let want = alone(name, &case());
+        // 12 blocks hold two such sequences at their full length (5 blocks each), not three.
+        let mut engine = Running::start(name, &sized(64, 12)).unwrap();
+        for id in 2..5 {
+            engine.submit(other(id, 40, 29)).unwrap();
+        }
+        engine.submit(watched(1).unwrap()).unwrap();
+        engine.finish();
+        let preemptions = engine.handle.stats().preemptions;
+        assert!(
+            preemptions > 0,
+            "{name}: nothing was preempted, the case does not test what it says"
+        );
+        check("preempted", name, &want, &engine.answer(1));
+    }
+}
+
+#[test]
+fn kv_formats_differ_from_each_other_and_hold_the_rule_within() {
+    let mut seen: Vec<Answer> = Vec::new();
+    for kv in [Elem::F32, Elem::BF16, Elem::F16] {
+        let mut whole = case();
+        whole.setup.kv = kv;
+        let mut pieces = sized(7, 256);
+        pieces.setup.kv = kv;
+        pieces.setup.isa = Some(Isa::PORTABLE);
+        let want = alone("llama", &whole);
+        check(kv.name(), "llama", &want, &alone("llama", &pieces));
+        assert!(
+            !seen.contains(&want),
+            "{kv}: the format of the pool has no effect"
+        );
+        seen.push(want);
+    }
+}

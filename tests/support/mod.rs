@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the cross-crate tests share: fixtures loaded through the whole real path.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use metrale_circuit::CircuitLibrary;
+use metrale_core::{Elem, StepLimits};
+use metrale_gpu_runtime::{GpuBackend, HostBackend, HostOptions, Isa};
+use metrale_model_engine::{PlanOptions, Prepared, TransformerModel, load};
+use metrale_model_weights::Checkpoint;
+
+/// Results of test helpers; the test unwraps.
+pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// The folder of a tiny fixture.
+pub(crate) fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/fixtures/tiny")
+        .join(name)
+}
+
+/// The built-in kernel tree.
+pub(crate) fn library() -> Result<CircuitLibrary> {
+    Ok(CircuitLibrary::new(metrale_kernel_tree::files())?)
+}
+
+/// How a fixture is loaded.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    /// Worker threads.
+    pub(crate) threads: usize,
+    /// Instruction set; `None` = the best of this machine.
+    pub(crate) isa: Option<Isa>,
+    /// Format of the KV pool.
+    pub(crate) kv: Elem,
+    /// Capacities of a step.
+    pub(crate) limits: StepLimits,
+    /// Blocks of the KV pool.
+    pub(crate) kv_blocks: u64,
+    /// Whether the plan is fused.
+    pub(crate) fuse: bool,
+}
+
+impl Setup {
+    /// Two threads, f32 KV, fused.
+    pub(crate) fn new(limits: StepLimits, kv_blocks: u64) -> Setup {
+        Setup {
+            threads: 2,
+            isa: None,
+            kv: Elem::F32,
+            limits,
+            kv_blocks,
+            fuse: true,
+        }
+    }
+
+    /// A host backend of this setup.
+    pub(crate) fn backend(&self) -> Result<Arc<dyn GpuBackend>> {
+        let options = HostOptions {
+            threads: self.threads,
+            isa: self.isa,
+            ..HostOptions::default()
+        };
+        Ok(Arc::new(HostBackend::new(&options)?))
+    }
+
+    /// Loads the checkpoint at `path` on a backend of this setup.
+    pub(crate) fn load(&self, path: &Path) -> Result<TransformerModel> {
+        self.load_on(path, self.backend()?)
+    }
+
+    /// Loads the checkpoint at `path` on `backend`.
+    pub(crate) fn load_on(
+        &self,
+        path: &Path,
+        backend: Arc<dyn GpuBackend>,
+    ) -> Result<TransformerModel> {
+        let library = library()?;
+        let prepared = Prepared::new(&library, Checkpoint::open(path)?, &[])?;
+        let options = PlanOptions {
+            class: "cpu".into(),
+            device: None,
+            kv: self.kv,
+            limits: self.limits,
+            kv_blocks: self.kv_blocks,
+            fuse: self.fuse,
+        };
+        let plan = Arc::new(prepared.plan(&library, &options)?);
+        Ok(load(&prepared, plan, backend, |_| ())?)
+    }
+}

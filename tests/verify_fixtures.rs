@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tiny checkpoints against Transformers, along every schedule; and what the bound can see.
+//!
+//! The bound is 8 times the largest difference between the reference computed in f32 and in f64 (scripts/refs): it is
+//! derived from the reference alone. The second half of this file shows that it is tight enough to matter: each kind of
+//! tensor and each architecture key, changed, breaks it.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use metrale_model_engine::verify::{self, Reference, Report};
+use metrale_model_weights::Checkpoint;
+use support::{Result, Setup, fixture};
+
+/// Fixtures whose arithmetic is f32 from end to end.
+const EXACT: &[&str] = &[
+    "llama",
+    "llama3-rope",
+    "llama-tied",
+    "llama-bias",
+    "llama-hd64",
+    "llama-mha",
+    "llama-sharded",
+    "qwen3",
+    "qwen3-tied",
+    "llama-gguf",
+    "llama-tied-gguf",
+    "llama3-rope-gguf",
+    "qwen3-gguf",
+];
+
+fn run(
+    checkpoint: &Path,
+    reference: &Reference,
+    change: impl FnOnce(&mut Setup),
+) -> Result<Report> {
+    let limits = verify::limits(reference);
+    let mut setup = Setup::new(limits, verify::kv_blocks(&limits));
+    change(&mut setup);
+    let mut model = setup.load(checkpoint)?;
+    let bound = 8.0
+        * reference
+            .f64_diff
+            .ok_or("the reference has no f64 difference")?;
+    Ok(verify::verify(&mut model, reference, bound)?)
+}
+
+fn open(name: &str) -> Result<(PathBuf, Reference)> {
+    let folder = fixture(name);
+    let reference = Reference::read(&folder.join("ref.safetensors"))?;
+    Ok((folder, reference))
+}
+
+#[test]
+fn every_exact_fixture_is_within_its_bound_along_every_schedule() {
+    for name in EXACT {
+        let (folder, reference) = open(name).unwrap();
+        let report = run(&folder, &reference, |_| ()).unwrap();
+        assert_eq!(report.schedules.len(), 5);
+        assert!(
+            report.greedy_compared >= 8,
+            "{name}: the margins of the fixture are too small to compare"
+        );
+        assert!(report.passed(), "{name}: {report:#?}");
+    }
+}
+
+#[test]
+fn an_unfused_plan_is_within_the_bound_too() {
+    for name in ["llama", "qwen3"] {
+        let (folder, reference) = open(name).unwrap();
+        let report = run(&folder, &reference, |setup| setup.fuse = false).unwrap();
+        assert!(report.passed(), "{name}: {report:#?}");
+    }
+}
+
+#[test]
+fn older_configurations_say_the_same() {
+    for name in ["llama", "llama3-rope", "qwen3"] {
+        let (folder, reference) = open(name).unwrap();
+        let copy = Copy::of(&folder).unwrap();
+        fs::copy(
+            folder.join("config.legacy.json"),
+            copy.0.join("config.json"),
+        )
+        .unwrap();
+        assert!(run(&copy.0, &reference, |_| ()).unwrap().passed(), "{name}");
+    }
+}
+
+#[test]
+fn each_kind_of_tensor_breaks_the_bound_when_it_is_dropped() {
+    for name in ["llama", "llama-bias", "qwen3"] {
+        let (folder, reference) = open(name).unwrap();
+        let checkpoint = Checkpoint::open(&folder).unwrap();
+        let store = checkpoint.store.as_ref().unwrap();
+        // Layer 1 stands for all layers.
+        let kinds = store
+            .tensors()
+            .iter()
+            .filter(|t| !t.name.contains(".layers.") || t.name.contains(".layers.1."));
+        let mut count = 0;
+        for tensor in kinds {
+            let copy = Copy::of(&folder).unwrap();
+            let path = copy.0.join(store.path_of(tensor).file_name().unwrap());
+            let mut bytes = fs::read(&path).unwrap();
+            // A norm weight of zero would silence the layer; one is what a dropped norm amounts to.
+            let norm = tensor.name.contains("norm");
+            for value in bytes[tensor.offset as usize..(tensor.offset + tensor.bytes) as usize]
+                .chunks_exact_mut(2)
+            {
+                value.copy_from_slice(if norm { &[0x80, 0x3f] } else { &[0, 0] });
+            }
+            fs::write(&path, bytes).unwrap();
+            let report = run(&copy.0, &reference, |_| ()).unwrap();
+            let least = report
+                .schedules
+                .iter()
+                .map(|s| s.max_diff)
+                .fold(f32::INFINITY, f32::min);
+            assert!(
+                least > report.bound,
+                "{name}: {} dropped, and the difference is only {least}",
+                tensor.name
+            );
+            count += 1;
+        }
+        assert!(
+            count >= 12,
+            "{name}: only {count} kinds of tensors were tried"
+        );
+    }
+}
+
+#[test]
+fn each_architecture_key_breaks_the_bound_when_it_changes() {
+    let changes = [
+        (
+            "llama",
+            "\"rms_norm_eps\": 1e-06",
+            "\"rms_norm_eps\": 1e-03",
+        ),
+        (
+            "llama",
+            "\"rope_theta\": 10000.0",
+            "\"rope_theta\": 20000.0",
+        ),
+        ("llama3-rope", "\"factor\": 8.0", "\"factor\": 4.0"),
+        (
+            "llama3-rope",
+            "\"low_freq_factor\": 1.0",
+            "\"low_freq_factor\": 2.0",
+        ),
+        (
+            "llama3-rope",
+            "\"high_freq_factor\": 4.0",
+            "\"high_freq_factor\": 8.0",
+        ),
+        (
+            "llama3-rope",
+            "\"original_max_position_embeddings\": 64",
+            "\"original_max_position_embeddings\": 32",
+        ),
+        (
+            "llama3-rope",
+            "\"rope_type\": \"llama3\"",
+            "\"rope_type\": \"default\"",
+        ),
+        (
+            "qwen3",
+            "\"rms_norm_eps\": 1e-06",
+            "\"rms_norm_eps\": 1e-03",
+        ),
+    ];
+    for (name, from, to) in changes {
+        let (folder, reference) = open(name).unwrap();
+        let copy = Copy::of(&folder).unwrap();
+        let path = copy.0.join("config.json");
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(
+            text.contains(from),
+            "{name}: the fixture does not say {from}:\n{text}"
+        );
+        fs::write(&path, text.replace(from, to)).unwrap();
+        let report = run(&copy.0, &reference, |_| ()).unwrap();
+        assert!(!report.passed(), "{name}: {to} changes nothing");
+    }
+}
+
+/// A copy of a fixture folder, removed when dropped.
+struct Copy(PathBuf);
+
+impl Copy {
+    fn of(folder: &Path) -> Result<Copy> {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!(
+            "met-verify-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Ordering::Relaxed)
+        );
+        let copy = Copy(std::env::temp_dir().join(name));
+        fs::create_dir_all(&copy.0)?;
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            fs::copy(entry.path(), copy.0.join(entry.file_name()))?;
+        }
+        Ok(copy)
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        // A leftover in the temporary folder harms nobody.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
