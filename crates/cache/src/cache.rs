@@ -14,6 +14,8 @@ pub struct CacheOptions {
     pub blocks: u32,
     /// Sequences that can be open at once. Default 32.
     pub slots: u32,
+    /// Blocks of a table that room is made for at the start. Default 256; a longer one is moved to larger room as it grows.
+    pub blocks_per_slot: u32,
     /// Whether a part of a block may be reused by copying it. Default true; it costs a block copy at admission, and saves
     /// up to 15 rows.
     pub partial: bool,
@@ -28,6 +30,7 @@ impl Default for CacheOptions {
         CacheOptions {
             blocks: 256,
             slots: 32,
+            blocks_per_slot: 256,
             partial: true,
             hash_key: 0,
             hash: mix,
@@ -143,7 +146,12 @@ impl KvCache {
         KvCache {
             pool: Pool::new(options.blocks),
             tree: Tree::new(options.blocks, options.hash, options.hash_key),
-            sequences: (0..options.slots).map(|_| Sequence::default()).collect(),
+            sequences: (0..options.slots)
+                .map(|_| Sequence {
+                    table: Vec::with_capacity(options.blocks_per_slot as usize),
+                    ..Sequence::default()
+                })
+                .collect(),
             partial: options.partial,
             evicted: 0,
         }
@@ -327,7 +335,8 @@ impl KvCache {
         self.pool.reset();
         self.tree.reset();
         for sequence in &mut self.sequences {
-            *sequence = Sequence::default();
+            sequence.open = false;
+            sequence.table.clear();
         }
     }
 

@@ -173,6 +173,7 @@ impl<S: Clone> Planner<S> {
             let Some(mut seq) = self.waiting.pop_front() else {
                 return;
             };
+            seq.make_room(self.capacity);
             seq.computed = attached.cached;
             seq.published = seq.computed / self.block;
             if !restore(&mut seq, slot, kv, spill, self.block) {

@@ -47,6 +47,13 @@ impl<S: Clone> Seq<S> {
         }
     }
 
+    /// Room for every token it may get, so that no step moves the text.
+    pub(super) fn make_room(&mut self, capacity: u32) {
+        let more = self.request.max_tokens - self.generated;
+        let most = self.len().saturating_add(more).min(capacity);
+        self.tokens.reserve_exact((most - self.len()) as usize);
+    }
+
     pub(super) fn len(&self) -> u32 {
         self.tokens.len() as u32
     }
