@@ -165,24 +165,22 @@ impl Running {
         panic!("the driver does not come to rest");
     }
 
-    fn answer(&self, id: u64) -> Answer {
-        let answers = self.answers.lock().unwrap();
-        let (_, answer, full) = answers
-            .iter()
-            .find(|(i, ..)| *i == id)
-            .expect("the request has not finished");
+    fn answer(&self, id: u64) -> Result<Answer> {
+        let answers = self.answers.lock().map_err(|e| e.to_string())?;
+        let found = answers.iter().find(|(i, ..)| *i == id);
+        let (_, answer, full) = found.ok_or("the request has not finished")?;
         assert!(
             *full && answer.len() == ANSWER as usize,
             "{} tokens",
             answer.len()
         );
-        answer.clone()
+        Ok(answer.clone())
     }
 }
 
-fn alone(name: &str, case: &Case) -> Answer {
-    let mut engine = Running::start(name, case).unwrap();
-    engine.submit(watched(1).unwrap()).unwrap();
+fn alone(name: &str, case: &Case) -> Result<Answer> {
+    let mut engine = Running::start(name, case)?;
+    engine.submit(watched(1)?)?;
     engine.finish();
     engine.answer(1)
 }
@@ -198,13 +196,13 @@ fn check(what: &str, name: &str, want: &Answer, got: &Answer) {
 #[test]
 fn chunk_sizes_leave_no_trace() {
     for name in FIXTURES {
-        let want = alone(name, &case());
+        let want = alone(name, &case()).unwrap();
         for chunk in [1, 7, 16] {
             check(
                 &format!("chunks of {chunk}"),
                 name,
                 &want,
-                &alone(name, &sized(chunk, 256)),
+                &alone(name, &sized(chunk, 256)).unwrap(),
             );
         }
     }
@@ -213,7 +211,7 @@ fn chunk_sizes_leave_no_trace() {
 #[test]
 fn threads_instruction_sets_and_fusion_leave_no_trace() {
     for name in FIXTURES {
-        let want = alone(name, &case());
+        let want = alone(name, &case()).unwrap();
         for (what, change) in [
             ("one thread", (|s| s.threads = 1) as fn(&mut Setup)),
             ("portable", |s| s.isa = Some(Isa::PORTABLE)),
@@ -225,7 +223,7 @@ fn threads_instruction_sets_and_fusion_leave_no_trace() {
         ] {
             let mut case = case();
             change(&mut case.setup);
-            check(what, name, &want, &alone(name, &case));
+            check(what, name, &want, &alone(name, &case).unwrap());
         }
     }
 }
@@ -233,7 +231,7 @@ fn threads_instruction_sets_and_fusion_leave_no_trace() {
 #[test]
 fn a_crowd_of_sixteen_leaves_no_trace() {
     for name in FIXTURES {
-        let want = alone(name, &case());
+        let want = alone(name, &case()).unwrap();
         for chunk in [7, 64] {
             let mut engine = Running::start(name, &sized(chunk, 256)).unwrap();
             for id in 2..9 {
@@ -254,7 +252,7 @@ fn a_crowd_of_sixteen_leaves_no_trace() {
                 &format!("crowd, chunks of {chunk}"),
                 name,
                 &want,
-                &engine.answer(1),
+                &engine.answer(1).unwrap(),
             );
         }
     }
@@ -263,16 +261,16 @@ fn a_crowd_of_sixteen_leaves_no_trace() {
 #[test]
 fn a_prefix_hit_on_an_earlier_answer_leaves_no_trace() {
     for name in FIXTURES {
-        let want = alone(name, &case());
+        let want = alone(name, &case()).unwrap();
         let mut engine = Running::start(name, &case()).unwrap();
         engine.submit(watched(1).unwrap()).unwrap();
         engine.finish();
-        check("first turn", name, &want, &engine.answer(1));
+        check("first turn", name, &want, &engine.answer(1).unwrap());
         // The same prompt again: all of it but the last token is cached.
         engine.submit(watched(2).unwrap()).unwrap();
         engine.finish();
         assert_eq!(*engine.cached.lock().unwrap(), PROMPT - 1);
-        check("same prompt again", name, &want, &engine.answer(2));
+        check("same prompt again", name, &want, &engine.answer(2).unwrap());
         // The next turn of the conversation, against an engine that has seen nothing.
         let next = |id| {
             let mut request = watched(id).unwrap();
@@ -295,14 +293,19 @@ fn a_prefix_hit_on_an_earlier_answer_leaves_no_trace() {
         fresh.submit(next(3)).unwrap();
         fresh.finish();
         assert_eq!(*fresh.cached.lock().unwrap(), 0);
-        check("next turn", name, &fresh.answer(3), &engine.answer(3));
+        check(
+            "next turn",
+            name,
+            &fresh.answer(3).unwrap(),
+            &engine.answer(3).unwrap(),
+        );
     }
 }
 
 #[test]
 fn recompute_after_preemption_leaves_no_trace() {
     for name in FIXTURES {
-        let want = alone(name, &case());
+        let want = alone(name, &case()).unwrap();
         // 12 blocks hold two such sequences at their full length (5 blocks each), not three.
         let mut engine = Running::start(name, &sized(64, 12)).unwrap();
         for id in 2..5 {
@@ -315,7 +318,7 @@ fn recompute_after_preemption_leaves_no_trace() {
             preemptions > 0,
             "{name}: nothing was preempted, the case does not test what it says"
         );
-        check("preempted", name, &want, &engine.answer(1));
+        check("preempted", name, &want, &engine.answer(1).unwrap());
     }
 }
 
@@ -328,8 +331,8 @@ fn kv_formats_differ_from_each_other_and_hold_the_rule_within() {
         let mut pieces = sized(7, 256);
         pieces.setup.kv = kv;
         pieces.setup.isa = Some(Isa::PORTABLE);
-        let want = alone("llama", &whole);
-        check(kv.name(), "llama", &want, &alone("llama", &pieces));
+        let want = alone("llama", &whole).unwrap();
+        check(kv.name(), "llama", &want, &alone("llama", &pieces).unwrap());
         assert!(
             !seen.contains(&want),
             "{kv}: the format of the pool has no effect"
