@@ -62,9 +62,9 @@ pub const LEVERS: &[Lever] = &[
     Lever {
         name: "METRALE_CUDA_WHEELS",
         kind: LeverKind::Build,
-        ty: LeverType::Path,
-        default: "none",
-        help: "Folder with unpacked CUDA wheels that the kernel build compiles against.",
+        ty: LeverType::Flag,
+        default: "0",
+        help: "Let the kernel build fetch its CUDA compiler through pip if it finds none.",
     },
     Lever {
         name: "METRALE_HOME",
@@ -72,6 +72,13 @@ pub const LEVERS: &[Lever] = &[
         ty: LeverType::Path,
         default: "the user's cache folder, metrale/ in it",
         help: "Folder for downloads and state.",
+    },
+    Lever {
+        name: "METRALE_KERNELS",
+        kind: LeverKind::Build,
+        ty: LeverType::Choice(&["auto", "off", "require"]),
+        default: "auto",
+        help: "Whether the build compiles GPU kernels: if it finds a compiler, never, or else it fails.",
     },
     Lever {
         name: "METRALE_NVCC",

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Compiles the kernel tree into the registry: resolve and check all manifests (always), find a compiler, compile what is
+//! not cached, write `registry.rs`. A build without a compiler succeeds, and says in `STATUS` what it left out.
+
+mod build {
+    pub(crate) mod compile;
+    pub(crate) mod emit;
+    pub(crate) mod families;
+    pub(crate) mod toolchain;
+}
+mod build_target;
+#[allow(dead_code, unreachable_pub)] // the build script parses, the crate evaluates
+#[path = "src/formula.rs"]
+mod formula;
+
+use std::path::{Path, PathBuf};
+
+use build::compile::{self, Compiled};
+use build::toolchain::{self, Nvcc};
+use build::{emit, families};
+use metrale_closure::{Resolved, Tree};
+use metrale_core::KernelTarget;
+
+/// Build errors end the build; everything is reported as text.
+type Result<T> = std::result::Result<T, String>;
+
+fn main() {
+    if let Err(message) = run() {
+        println!("cargo::error={}", message.replace('\n', " | "));
+        std::process::exit(1);
+    }
+}
+
+fn run() -> Result<()> {
+    let here =
+        PathBuf::from(variable("CARGO_MANIFEST_DIR").ok_or("CARGO_MANIFEST_DIR is not set")?);
+    let out = PathBuf::from(variable("OUT_DIR").ok_or("OUT_DIR is not set")?);
+    let repository = here
+        .parent()
+        .and_then(Path::parent)
+        .ok_or("the crate lies outside a repository")?;
+    let root = repository.join("kernels");
+    let lever = |name: &str| {
+        println!("cargo::rerun-if-env-changed={name}");
+        variable(name)
+    };
+    println!(
+        "cargo::rerun-if-changed={}",
+        here.join("build.rs").display()
+    );
+    println!("cargo::rerun-if-changed={}", here.join("build").display());
+    println!(
+        "cargo::rerun-if-changed={}",
+        root.join("circuits/FAMILIES.toml").display()
+    );
+
+    let mode = lever("METRALE_KERNELS").unwrap_or_else(|| "auto".into());
+    if !["auto", "off", "require"].contains(&mode.as_str()) {
+        return Err(format!(
+            "METRALE_KERNELS is {mode:?}, expected auto, off or require"
+        ));
+    }
+    let only = ["HW", "MODEL", "QUANT"].map(|part| lever(&format!("METRALE_TARGET_{part}")));
+    let search = toolchain::Search {
+        nvcc: lever("METRALE_NVCC"),
+        cuda_home: lever("CUDA_HOME").or_else(|| lever("CUDA_PATH")),
+        wheels: lever("METRALE_CUDA_WHEELS").is_some_and(|v| v == "1" || v == "true"),
+        script: repository.join("scripts/kernels/cuda-wheels.sh"),
+        cache: compile::cache_folder()?,
+    };
+
+    let families = families::read(&root.join("circuits/FAMILIES.toml"))?;
+    let tree = Tree::new(&root);
+    let targets = targets(&tree, &only)?;
+    for target in &targets {
+        // A manifest that is wrong fails every build, not just those that have a compiler.
+        emit::points(target, &families, &[])?;
+    }
+    let (status, compiled) = match mode.as_str() {
+        "off" => ("left out: METRALE_KERNELS=off".to_owned(), Vec::new()),
+        mode => match compile_all(&search, &targets, &out) {
+            Ok((nvcc, compiled)) => (format!("compiled by nvcc {}", nvcc.release), compiled),
+            Err(message) if mode == "require" => return Err(message),
+            Err(message) => (format!("left out: {message}"), Vec::new()),
+        },
+    };
+    let text = emit::registry(&status, &compiled, &families)?;
+    std::fs::write(out.join("registry.rs"), text).map_err(|e| format!("registry.rs: {e}"))
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|v| !v.is_empty())
+}
+
+/// Every target of the tree that something compiles, cut down to what the levers name.
+fn targets(tree: &Tree, only: &[Option<String>; 3]) -> Result<Vec<Resolved>> {
+    let fits = |i: usize, name: &str| only[i].as_deref().is_none_or(|want| want == name);
+    let text = |e: metrale_closure::ClosureError| e.to_string();
+    let mut targets = Vec::new();
+    let mut classes = Vec::new();
+    for class in tree.classes().map_err(text)? {
+        let target = build_target::resolve_compute_target(&class.target).ok_or_else(|| {
+            format!(
+                "{}/HARDWARE.toml: nothing compiles the target {:?}",
+                class.name, class.target
+            )
+        })?;
+        if target.source_extension().is_none() {
+            continue;
+        }
+        classes.push(class.name.clone());
+        for link in tree.chain(&class.name).map_err(text)? {
+            println!("cargo::rerun-if-changed=../../kernels/{}", link.name);
+        }
+        if !fits(0, &class.name) {
+            continue;
+        }
+        targets.push(tree.resolve(&class.name, None).map_err(text)?);
+        for (model, quant) in tree.leaves(&class.name).map_err(text)? {
+            if fits(1, &model) && fits(2, &quant) {
+                targets.push(
+                    tree.resolve(&class.name, Some((&model, &quant)))
+                        .map_err(text)?,
+                );
+            }
+        }
+    }
+    if let Some(hw) = &only[0]
+        && !classes.contains(hw)
+        && hw != "cpu"
+    {
+        return Err(format!(
+            "METRALE_TARGET_HW is {hw:?}; the kernel tree compiles {}",
+            classes.join(", ")
+        ));
+    }
+    Ok(targets)
+}
+
+fn compile_all<'a>(
+    search: &toolchain::Search,
+    targets: &'a [Resolved],
+    out: &Path,
+) -> Result<(Nvcc, Vec<Compiled<'a>>)> {
+    let nvcc = toolchain::find(search)?;
+    let compiled = compile::compile(&nvcc, targets, &search.cache, out)?;
+    Ok((nvcc, compiled))
+}
+
+/// The target's id from its path under the tree.
+fn id(target: &Resolved) -> KernelTarget<'_> {
+    let mut parts = target.target.split('/');
+    let hw = parts.next().unwrap_or_default();
+    match (parts.next(), parts.next()) {
+        (Some(model), Some(quant)) => KernelTarget { hw, model, quant },
+        _ => KernelTarget::baseline(hw),
+    }
+}
