@@ -8,7 +8,7 @@ use metrale_core::{StepBlock, StepLayout};
 use metrale_gpu_runtime::{DeviceFault, Progress as DeviceProgress};
 use metrale_sampling::Sampling;
 use metrale_scheduler::{
-    DeviceRouter, Fault, FaultKind, HistoryEntry, LogitRow, Progress, RowOutcome, RowStatus, Scope,
+    DeviceRouter, Fault, FaultKind, HistoryEntry, Progress, RowOutcome, RowStatus, Scope,
     StepOutcome, StepPlan,
 };
 
@@ -18,7 +18,9 @@ use crate::traits::Model;
 pub struct ModelRouter<M> {
     model: M,
     block: StepBlock,
-    rows: Vec<LogitRow<Sampling>>,
+    /// Alternatives asked for, by logits row. Nothing else of the plan is kept: its history grows in place only while
+    /// nobody else holds it.
+    tops: Vec<u32>,
     hash_rows: bool,
     history: Vec<metrale_core::HistoryEntry>,
     bias: Vec<(u32, f32)>,
@@ -36,7 +38,7 @@ impl<M: Model> ModelRouter<M> {
         ModelRouter {
             model,
             block,
-            rows: Vec::new(),
+            tops: Vec::new(),
             hash_rows,
             history: Vec::new(),
             bias: Vec::new(),
@@ -59,7 +61,7 @@ impl<M: Model> ModelRouter<M> {
                 plan.tokens_of(segment),
             )?;
         }
-        self.rows.clear();
+        self.tops.clear();
         for row in &plan.logits {
             self.history.clear();
             self.history.extend(
@@ -76,16 +78,34 @@ impl<M: Model> ModelRouter<M> {
                 .encode(row.choice, row.position, row.forced, row.top);
             self.block
                 .push_logits(row.row, &sample, &self.history, &self.bias)?;
-            self.rows.push(row.clone());
+            self.tops.push(row.top);
         }
         Ok(())
     }
 
+    /// Waits for the step in flight, if there is one, so that none writes after this.
+    fn settle(&mut self) -> Result<(), Fault> {
+        while self.model.wait(self.step_deadline).map_err(fault)? == DeviceProgress::Running {
+            self.hangs()?;
+        }
+        Ok(())
+    }
+
+    /// A device fault if the step in flight has run too long.
+    fn hangs(&self) -> Result<(), Fault> {
+        let ran = self.started.elapsed();
+        if ran <= self.step_deadline {
+            return Ok(());
+        }
+        let what = format!("a step has run for {ran:?}: the device hangs");
+        Err(Fault::new(Scope::Device, FaultKind::Device, what))
+    }
+
     fn collect(&mut self, outcome: &mut StepOutcome) -> Result<(), DeviceFault> {
         outcome.clear();
-        for (index, row) in self.rows.iter().enumerate() {
+        for (index, top) in self.tops.iter().enumerate() {
             self.top.clear();
-            let result = self.model.result(index as u32, row.top, &mut self.top)?;
+            let result = self.model.result(index as u32, *top, &mut self.top)?;
             let mut out = RowOutcome::new(result.token, result.logprob);
             if !result.finite {
                 out.status = RowStatus::NonFinite;
@@ -119,17 +139,7 @@ impl<M: Model> DeviceRouter for ModelRouter<M> {
                 self.collect(outcome).map_err(fault)?;
                 Ok(Progress::Done)
             }
-            DeviceProgress::Running if self.started.elapsed() > self.step_deadline => {
-                Err(Fault::new(
-                    Scope::Device,
-                    FaultKind::Device,
-                    format!(
-                        "a step has run for {:?}: the device hangs",
-                        self.started.elapsed()
-                    ),
-                ))
-            }
-            DeviceProgress::Running => Ok(Progress::Running),
+            DeviceProgress::Running => self.hangs().map(|()| Progress::Running),
         }
     }
 
@@ -137,6 +147,8 @@ impl<M: Model> DeviceRouter for ModelRouter<M> {
         match cause.scope {
             // The KV pool and the programs stand; the next step brings its own block.
             Scope::Row | Scope::Request | Scope::Step => Ok(()),
+            // A panic of ours: the device is sound, and the accounts have forgotten what the pool holds.
+            Scope::Device if cause.kind == FaultKind::Internal => self.settle(),
             Scope::Device => Err(Fault::new(
                 Scope::Device,
                 FaultKind::Device,
