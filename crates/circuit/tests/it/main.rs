@@ -2,6 +2,7 @@
 //! The crate through its public face, one module a subject; one binary, so that it links once.
 #![allow(clippy::unwrap_used)] // helpers of tests count as no tests
 
+mod classes;
 mod common;
 mod cpu_class;
 mod digest;
@@ -9,7 +10,9 @@ mod fixtures;
 mod fusion;
 mod gguf;
 mod golden;
+mod known_models;
 mod llama;
 mod plan_errors;
 mod properties;
 mod refusals;
+mod rope;

@@ -213,8 +213,13 @@ fn rope_kinds_are_refused_by_their_name_and_not_by_their_companions() {
             ],
         );
     }
+    says(
+        &with("rope_parameters.rope_type", "\"linear\""),
+        &["factor", "rope_factor = 0"],
+    );
     let mut config = flat(TINY_LLAMA);
     config.insert("rope_parameters.rope_type".into(), scalar("\"llama3\""));
+    config.insert("rope_parameters.factor".into(), scalar("8.0"));
     config.insert("rope_parameters.high_freq_factor".into(), scalar("1.0"));
     says(
         &hf(&config).unwrap_err(),
