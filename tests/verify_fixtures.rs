@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use metrale_model_engine::verify::{self, Reference, Report};
 use metrale_model_weights::Checkpoint;
-use support::{Result, Setup, fixture};
+use support::{Result, Setup, TempCopy, fixture};
 
 /// Fixtures whose arithmetic is f32 from end to end.
 const EXACT: &[&str] = &[
@@ -80,13 +80,16 @@ fn an_unfused_plan_is_within_the_bound_too() {
 fn older_configurations_say_the_same() {
     for name in ["llama", "llama3-rope", "qwen3"] {
         let (folder, reference) = open(name).unwrap();
-        let copy = Copy::of(&folder).unwrap();
+        let copy = TempCopy::of(&folder).unwrap();
         fs::copy(
             folder.join("config.legacy.json"),
-            copy.0.join("config.json"),
+            copy.path().join("config.json"),
         )
         .unwrap();
-        assert!(run(&copy.0, &reference, |_| ()).unwrap().passed(), "{name}");
+        assert!(
+            run(copy.path(), &reference, |_| ()).unwrap().passed(),
+            "{name}"
+        );
     }
 }
 
@@ -103,8 +106,8 @@ fn each_kind_of_tensor_breaks_the_bound_when_it_is_dropped() {
             .filter(|t| !t.name.contains(".layers.") || t.name.contains(".layers.1."));
         let mut count = 0;
         for tensor in kinds {
-            let copy = Copy::of(&folder).unwrap();
-            let path = copy.0.join(store.path_of(tensor).file_name().unwrap());
+            let copy = TempCopy::of(&folder).unwrap();
+            let path = copy.path().join(store.path_of(tensor).file_name().unwrap());
             let mut bytes = fs::read(&path).unwrap();
             // A norm weight of zero would silence the layer; one is what a dropped norm amounts to.
             let norm = tensor.name.contains("norm");
@@ -114,7 +117,7 @@ fn each_kind_of_tensor_breaks_the_bound_when_it_is_dropped() {
                 value.copy_from_slice(if norm { &[0x80, 0x3f] } else { &[0, 0] });
             }
             fs::write(&path, bytes).unwrap();
-            let report = run(&copy.0, &reference, |_| ()).unwrap();
+            let report = run(copy.path(), &reference, |_| ()).unwrap();
             let least = report
                 .schedules
                 .iter()
@@ -176,44 +179,15 @@ fn each_architecture_key_breaks_the_bound_when_it_changes() {
     ];
     for (name, from, to) in changes {
         let (folder, reference) = open(name).unwrap();
-        let copy = Copy::of(&folder).unwrap();
-        let path = copy.0.join("config.json");
+        let copy = TempCopy::of(&folder).unwrap();
+        let path = copy.path().join("config.json");
         let text = fs::read_to_string(&path).unwrap();
         assert!(
             text.contains(from),
             "{name}: the fixture does not say {from}:\n{text}"
         );
         fs::write(&path, text.replace(from, to)).unwrap();
-        let report = run(&copy.0, &reference, |_| ()).unwrap();
+        let report = run(copy.path(), &reference, |_| ()).unwrap();
         assert!(!report.passed(), "{name}: {to} changes nothing");
-    }
-}
-
-/// A copy of a fixture folder, removed when dropped.
-struct Copy(PathBuf);
-
-impl Copy {
-    fn of(folder: &Path) -> Result<Copy> {
-        use std::sync::atomic::{AtomicU32, Ordering};
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!(
-            "met-verify-{}-{}",
-            std::process::id(),
-            NEXT.fetch_add(1, Ordering::Relaxed)
-        );
-        let copy = Copy(std::env::temp_dir().join(name));
-        fs::create_dir_all(&copy.0)?;
-        for entry in fs::read_dir(folder)? {
-            let entry = entry?;
-            fs::copy(entry.path(), copy.0.join(entry.file_name()))?;
-        }
-        Ok(copy)
-    }
-}
-
-impl Drop for Copy {
-    fn drop(&mut self) {
-        // A leftover in the temporary folder harms nobody.
-        let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the cross-crate tests share: fixtures loaded through the whole real path.
 
+#![allow(dead_code)] // each test uses what it needs
+
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use metrale_circuit::CircuitLibrary;
 use metrale_core::{Elem, StepLimits};
@@ -89,5 +92,36 @@ impl Setup {
         };
         let plan = Arc::new(prepared.plan(&library, &options)?);
         Ok(load(&prepared, plan, backend, |_| ())?)
+    }
+}
+
+/// A copy of a fixture folder, removed when dropped.
+pub(crate) struct TempCopy(PathBuf);
+
+impl TempCopy {
+    /// Copies the files of `folder`.
+    pub(crate) fn of(folder: &Path) -> Result<TempCopy> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("met-test-{}-{number}", std::process::id());
+        let copy = TempCopy(std::env::temp_dir().join(name));
+        std::fs::create_dir_all(&copy.0)?;
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            std::fs::copy(entry.path(), copy.0.join(entry.file_name()))?;
+        }
+        Ok(copy)
+    }
+
+    /// The copy.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempCopy {
+    fn drop(&mut self) {
+        // A leftover in the temporary folder harms nobody.
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
