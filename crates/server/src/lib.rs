@@ -7,6 +7,7 @@
 
 pub mod api;
 pub mod assembly;
+pub mod cli;
 pub mod completion;
 pub mod engine_face;
 pub mod http;

@@ -37,6 +37,17 @@ struct Sibling {
     rfilename: String,
 }
 
+/// A repository in the cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CachedRepo {
+    /// The repository.
+    pub repo: RepoId,
+    /// Whole files.
+    pub files: usize,
+    /// Their bytes together.
+    pub bytes: u64,
+}
+
 impl Hub {
     /// Fetches a repository's checkpoint: its safetensors folder, or its single GGUF file. Gives the path to load.
     ///
@@ -126,6 +137,39 @@ impl Hub {
             }
             None => Ok(None),
         }
+    }
+
+    /// The repositories in the cache, by name. What cannot be read is left out.
+    pub fn cached_repos(&self) -> Vec<CachedRepo> {
+        let entries = std::fs::read_dir(&self.options.cache)
+            .into_iter()
+            .flatten()
+            .flatten();
+        let repo = |folder: std::ffi::OsString| {
+            let name = folder
+                .to_str()?
+                .strip_prefix("models--")?
+                .replacen("--", "/", 1);
+            RepoId::new(&name).ok()
+        };
+        let mut repos: Vec<CachedRepo> = entries
+            .filter_map(|e| {
+                let repo = repo(e.file_name())?;
+                let blobs = std::fs::read_dir(e.path().join("blobs")).ok()?.flatten();
+                let sizes: Vec<u64> = blobs
+                    .filter(|b| !b.file_name().to_string_lossy().ends_with(".incomplete"))
+                    .filter_map(|b| b.metadata().ok())
+                    .map(|m| m.len())
+                    .collect();
+                Some(CachedRepo {
+                    repo,
+                    files: sizes.len(),
+                    bytes: sizes.iter().sum(),
+                })
+            })
+            .collect();
+        repos.sort_by(|a, b| a.repo.cmp(&b.repo));
+        repos
     }
 
     fn list(&self, repo: &RepoId, revision: &str) -> Result<Listing, FetchError> {

@@ -29,6 +29,7 @@ use self::download::{Expected, Retries};
 use self::http::{Client, Follow};
 
 pub use self::error::FetchError;
+pub use self::list::CachedRepo;
 pub use self::name::{MAIN, RepoId, relative};
 pub use self::progress::{Progress, Silent};
 
@@ -245,7 +246,7 @@ impl Hub {
         cache.link(&commit, &path, &etag)
     }
 
-    /// Asks what a name stands for, with a few repetitions.
+    /// Asks what a name stands for, twice at most: on a machine without network the answer must not take long.
     fn ask(&self, file: &HubFile) -> Result<Facts, FetchError> {
         let url = self.resolve_url(file, &file.revision);
         let mut failures = 0;
@@ -265,7 +266,7 @@ impl Hub {
             });
             match result {
                 Ok(()) => return Ok(facts),
-                Err(e) if e.is_passing() && failures < self.options.retries => {
+                Err(e) if e.is_passing() && failures < self.options.retries.min(1) => {
                     std::thread::sleep(self.options.retry_delay * 2u32.saturating_pow(failures));
                     failures += 1;
                 }

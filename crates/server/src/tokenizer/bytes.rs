@@ -3,10 +3,7 @@
 //!
 //! A vocabulary spells its tokens in one of two alphabets. Byte-level BPE maps each of the 256 bytes to one printable
 //! character (GPT-2's `bytes_to_unicode`); SentencePiece writes a space as `▁` and a lone byte as `<0xNN>`. Text that the
-//! model writes is the concatenation of its tokens' bytes, which need not end at a character's border: [`TextStream`]
-//! holds back an unfinished character.
-//!
-//! [`TextStream`]: super::TextStream
+//! model writes is the concatenation of its tokens' bytes; one token need not end at a character's border.
 
 /// In which alphabet a vocabulary spells its ordinary tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,9 +7,7 @@
 #[non_exhaustive]
 pub enum TokenizerError {
     /// The checkpoint lacks a key that its kind of tokenizer cannot do without.
-    #[error(
-        "the checkpoint has no `{key}`; use a checkpoint with its tokenizer inside, or put tokenizer.json beside it"
-    )]
+    #[error("the checkpoint has no `{key}`; use one that holds its tokenizer")]
     Missing {
         /// The GGUF key or the file's field.
         key: &'static str,
@@ -24,7 +22,7 @@ pub enum TokenizerError {
     },
     /// `tokenizer.ggml.pre` names a pre-tokenizer that this build does not have: another one would give other ids.
     #[error(
-        "`tokenizer.ggml.pre` is `{pre}`, an unknown pre-tokenizer; known are: {known}. Put the model's tokenizer.json beside the file to use that instead"
+        "`tokenizer.ggml.pre` is `{pre}`, an unknown pre-tokenizer; known are: {known}. Use the model's safetensors checkpoint, whose tokenizer.json says it whole"
     )]
     UnknownPre {
         /// The name in the file.
@@ -43,6 +41,14 @@ pub enum TokenizerError {
     /// `tokenizer.json` could not be read by the `tokenizers` library.
     #[error("tokenizer.json: {0}")]
     Json(String),
+    /// A file of the tokenizer cannot be read.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: std::path::PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
     /// The text could not be tokenized (no unknown token, say, for a character outside the vocabulary).
     #[error("the text cannot be tokenized: {0}")]
     Encode(String),

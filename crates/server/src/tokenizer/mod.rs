@@ -4,7 +4,7 @@
 //! The vocabulary's own algorithm (normalizer, pre-tokenizer, BPE) is a `tokenizers` object. What stands around it is done
 //! here, because a server needs more than the library offers: control tokens are matched in a template's text and spelt out
 //! in a message's ([`Specials`], [`Piece`]), both in one pass over one string; every token has exact bytes
-//! ([`Tokenizer::token_bytes`]), from which text is put together without splitting a character ([`TextStream`]).
+//! ([`Tokenizer::token_bytes`]).
 //!
 //! Invariants: every id that comes out is below [`Tokenizer::vocab_size`]; no input, invalid UTF-8 included, panics; with
 //! [`Specials::AsText`] no control token comes out, whatever the text.
@@ -18,12 +18,13 @@ mod gguf;
 mod hf;
 mod pre;
 mod spm;
-mod stream;
 
 use std::ops::Range;
+use std::path::Path;
 
 use crate::text_face::{Origin, Piece, SpecialToken};
 use metrale_config::gguf::GgufHeader;
+use metrale_model_weights::Checkpoint;
 use tokenizers::tokenizer::normalizer::Range as Within;
 use tokenizers::{Model, Normalizer, OffsetType, PreTokenizedString, PreTokenizer, Token};
 
@@ -31,7 +32,6 @@ use self::added::{Added, Found, Matcher};
 use self::bytes::TokenBytes;
 
 pub use self::error::TokenizerError;
-pub use self::stream::TextStream;
 pub use crate::text_face::Specials;
 
 /// A checkpoint's tokenizer. Shared by all requests; immutable.
@@ -85,6 +85,38 @@ impl Tokenizer {
     /// [`TokenizerError::Json`] if the file is not one that the `tokenizers` library reads.
     pub fn from_json(json: &[u8], config: Option<&[u8]>) -> Result<Self, TokenizerError> {
         hf::build(json, config)
+    }
+
+    /// Builds the tokenizer of an opened checkpoint, with the ends that its configuration states. A tokenizer.json beside a
+    /// GGUF file is not looked at: the header is the one that belongs to the weights.
+    ///
+    /// # Errors
+    /// [`TokenizerError`]; [`TokenizerError::File`] if a file cannot be read.
+    pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self, TokenizerError> {
+        let read = |path: &Path| {
+            std::fs::read(path).map_err(|source| TokenizerError::File {
+                path: path.to_owned(),
+                source,
+            })
+        };
+        let tokenizer = match (&checkpoint.gguf, &checkpoint.files.tokenizer) {
+            (Some(header), _) => Self::from_gguf(header)?,
+            (None, Some(path)) => {
+                let config = checkpoint
+                    .files
+                    .tokenizer_config
+                    .as_deref()
+                    .map(read)
+                    .transpose()?;
+                Self::from_json(&read(path)?, config.as_deref())?
+            }
+            (None, None) => {
+                return Err(TokenizerError::Missing {
+                    key: "tokenizer.json",
+                });
+            }
+        };
+        Ok(tokenizer.with_ends(&checkpoint.config.eos))
     }
 
     fn assemble(parts: Parts) -> Result<Self, TokenizerError> {

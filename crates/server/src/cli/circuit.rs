@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `met circuit`: how a checkpoint is understood and planned, as text.
+
+use metrale_circuit::{CircuitLibrary, Plan, Workload};
+use metrale_core::{Elem, KV_BLOCK, StepLimits};
+use metrale_model_engine::{PlanOptions, Prepared};
+use metrale_model_weights::Checkpoint;
+use metrale_scheduler::PlannerLimits;
+
+use super::exit::{Exit, Failure, OrExit};
+use super::machine::Machine;
+use super::model::Model;
+use super::options::kv;
+use super::parser::Values;
+use crate::assembly::library;
+
+pub(super) fn show(values: &Values<'_>, machine: &Machine) -> Result<(), Failure> {
+    let prepared = prepared(values, machine, &library().or_exit(Exit::Failed)?)?;
+    machine.console.print(&prepared.instance.show())?;
+    Ok(())
+}
+
+pub(super) fn plan(values: &Values<'_>, machine: &Machine) -> Result<(), Failure> {
+    let plan = planned(values, machine)?;
+    let rows = values.count("rows").unwrap_or(1);
+    let sequences = rows.min(u64::from(plan.limits.slots));
+    let workload = Workload {
+        rows,
+        logits_rows: sequences,
+        sequences,
+        context: values.count("context").unwrap_or(1024),
+    };
+    machine.console.print(&plan.show(&workload))?;
+    Ok(())
+}
+
+pub(super) fn memory(values: &Values<'_>, machine: &Machine) -> Result<(), Failure> {
+    machine
+        .console
+        .print(&planned(values, machine)?.memory_text())?;
+    Ok(())
+}
+
+/// The checkpoint of a command line, opened and checked.
+pub(super) fn prepared(
+    values: &Values<'_>,
+    machine: &Machine,
+    library: &CircuitLibrary,
+) -> Result<Prepared, Failure> {
+    let name = values.text("CHECKPOINT").unwrap_or_default();
+    let located = Model::parse(Some(name))?.local(machine)?.ok_or_else(|| {
+        Failure::text(
+            Exit::NotFound,
+            format!("{name} is not on this machine; fetch it with: met pull {name}"),
+        )
+    })?;
+    let checkpoint = Checkpoint::open(&located.path).or_exit(Exit::Checkpoint)?;
+    Prepared::new(library, checkpoint, &values.texts("accept-key")).or_exit(Exit::Checkpoint)
+}
+
+fn planned(values: &Values<'_>, machine: &Machine) -> Result<Plan, Failure> {
+    let library = library().or_exit(Exit::Failed)?;
+    let prepared = prepared(values, machine, &library)?;
+    let class = values.text("hardware").unwrap_or("cpu").to_owned();
+    if !library.classes().any(|c| c == class) {
+        let known: Vec<&str> = library.classes().collect();
+        return Err(Failure::text(
+            Exit::Usage,
+            format!(
+                "no hardware class `{class}`; known are {}",
+                known.join(", ")
+            ),
+        ));
+    }
+    let device = match values.text("device") {
+        Some(name) => Some(name.to_owned()),
+        None => library
+            .devices()
+            .iter()
+            .find(|(_, d)| d.class == class)
+            .map(|(name, _)| name.clone()),
+    };
+    let limits = limits(values, prepared.instance.context());
+    let options = PlanOptions {
+        class,
+        device,
+        kv: kv(values).unwrap_or(Elem::F16),
+        // As many blocks as every sequence at full length takes.
+        kv_blocks: u64::from(limits.slots) * u64::from(limits.blocks_per_slot),
+        limits,
+        fuse: !values.has("unfused"),
+    };
+    prepared.plan(&library, &options).or_exit(Exit::Checkpoint)
+}
+
+fn limits(values: &Values<'_>, context: u64) -> StepLimits {
+    let default = PlannerLimits::default();
+    let slots = values.count("max-num-seqs").unwrap_or(default.max_num_seqs);
+    let rows = values
+        .count::<u32>("max-prefill-tokens")
+        .unwrap_or(default.max_prefill_tokens)
+        .saturating_add(slots);
+    let wanted = values
+        .count::<u64>("rows")
+        .and_then(|r| u32::try_from(r).ok())
+        .unwrap_or(1);
+    let context = u32::try_from(context).unwrap_or(u32::MAX);
+    let tokens = values.count("max-seq-len").unwrap_or(context);
+    StepLimits {
+        rows: rows.max(wanted),
+        logits_rows: default.max_logits_rows.max(slots),
+        slots,
+        blocks_per_slot: tokens.div_ceil(KV_BLOCK),
+        history: default.max_history.max(tokens),
+        bias: default.max_bias,
+    }
+}

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The checks of `met doctor`.
+
+use std::path::Path;
+
+use indicatif::HumanBytes;
+
+use super::probe::Probe;
+use crate::cli::machine::Machine;
+use crate::recipe;
+
+/// How a check came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// As it should be.
+    Good,
+    /// It works, and could be better.
+    Warning,
+    /// The default recipe cannot be served.
+    Bad,
+}
+
+/// One line of the report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Check {
+    pub(super) name: &'static str,
+    pub(super) state: State,
+    pub(super) found: String,
+    pub(super) remedy: Option<String>,
+}
+
+impl Check {
+    fn good(name: &'static str, found: impl Into<String>) -> Self {
+        Self {
+            name,
+            state: State::Good,
+            found: found.into(),
+            remedy: None,
+        }
+    }
+
+    fn other(
+        name: &'static str,
+        state: State,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self {
+            name,
+            state,
+            found: found.into(),
+            remedy: Some(remedy.into()),
+        }
+    }
+}
+
+/// Every check, in the order of the report.
+pub(super) fn all(machine: &Machine, probe: &dyn Probe, port: u16) -> Vec<Check> {
+    let model = model(machine);
+    let fetched = model.state == State::Good;
+    vec![
+        cpu(probe),
+        cores(probe),
+        memory(probe),
+        gpu(probe),
+        folder(machine, probe),
+        hub(machine),
+        model,
+        python(machine, probe, fetched),
+        listening(probe, port),
+    ]
+}
+
+fn cpu(probe: &dyn Probe) -> Check {
+    let features = probe.features();
+    let list = |has: bool| {
+        features
+            .iter()
+            .filter(|(_, h)| *h == has)
+            .map(|(n, _)| *n)
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    if features.iter().all(|(_, has)| *has) && !features.is_empty() {
+        return Check::good(
+            "processor",
+            format!("{} with {}", std::env::consts::ARCH, list(true)),
+        );
+    }
+    let lacks = if features.is_empty() {
+        "no vector path for it".to_owned()
+    } else {
+        format!("lacks {}", list(false))
+    };
+    Check::other(
+        "processor",
+        State::Warning,
+        format!("{}, {lacks}", std::env::consts::ARCH),
+        "the portable kernels run, several times slower; answers are the same",
+    )
+}
+
+fn cores(probe: &dyn Probe) -> Check {
+    match probe.cores() {
+        1 => Check::other(
+            "cores",
+            State::Warning,
+            "1",
+            "more cores or a larger CPU quota make answers faster",
+        ),
+        n => Check::good("cores", n.to_string()),
+    }
+}
+
+fn memory(probe: &dyn Probe) -> Check {
+    let info = probe.read(Path::new("/proc/meminfo"));
+    let kib = |key: &str| {
+        let line = info.as_deref()?.lines().find(|l| l.starts_with(key))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok()
+    };
+    let Some(free) = kib("MemAvailable:").map(|k| k * 1024) else {
+        return Check::other(
+            "memory",
+            State::Warning,
+            "unknown",
+            "this system does not say what memory is free",
+        );
+    };
+    // Weights, a pool for one full context, and room to work.
+    let needed = recipe::find(recipe::DEFAULT)
+        .ok()
+        .flatten()
+        .map_or(0, |r| r.size)
+        + (512 << 20);
+    let found = format!(
+        "{} free, the default recipe needs about {}",
+        HumanBytes(free),
+        HumanBytes(needed)
+    );
+    if free >= needed {
+        Check::good("memory", found)
+    } else {
+        Check::other(
+            "memory",
+            State::Bad,
+            found,
+            "free memory, or raise the memory limit of the container",
+        )
+    }
+}
+
+fn gpu(probe: &dyn Probe) -> Check {
+    let version = probe.read(Path::new("/proc/driver/nvidia/version"));
+    let line = version
+        .as_deref()
+        .and_then(|t| t.lines().next())
+        .map(|l| l.trim().to_owned());
+    match line {
+        Some(line) => Check::good("gpu", line),
+        None => Check::good("gpu", "no NVIDIA driver: the processor computes"),
+    }
+}
+
+fn folder(machine: &Machine, probe: &dyn Probe) -> Check {
+    let home = machine.home();
+    match probe.write(&home) {
+        Ok(()) => Check::good("folder", home.display().to_string()),
+        Err(e) => Check::other(
+            "folder",
+            State::Bad,
+            format!("{}: {e}", home.display()),
+            "set METRALE_HOME to a folder that can be written",
+        ),
+    }
+}
+
+fn hub(machine: &Machine) -> Check {
+    let options = machine.hub_options();
+    let token = if options.token.is_some() {
+        ", with a token"
+    } else {
+        ""
+    };
+    if options.offline {
+        return Check::other(
+            "hub",
+            State::Warning,
+            "the network is switched off",
+            "unset METRALE_OFFLINE and HF_HUB_OFFLINE to fetch models",
+        );
+    }
+    Check::good(
+        "hub",
+        format!(
+            "{}{token}, cache {}",
+            options.endpoint,
+            options.cache.display()
+        ),
+    )
+}
+
+fn model(machine: &Machine) -> Check {
+    let found = || {
+        let hub = machine.hub().ok()?;
+        recipe::find(recipe::DEFAULT)
+            .ok()??
+            .local(&machine.home(), &hub)
+            .ok()?
+    };
+    match found() {
+        Some(path) => Check::good("model", path.display().to_string()),
+        None => Check::other(
+            "model",
+            State::Warning,
+            format!("{} is not fetched", recipe::DEFAULT),
+            "met pull (met serve does it too)",
+        ),
+    }
+}
+
+/// pip is the last source of a recipe: it matters only while the model is not here.
+fn python(machine: &Machine, probe: &dyn Probe, fetched: bool) -> Check {
+    for python in &machine.pip.pythons {
+        if let Some(version) = python
+            .to_str()
+            .and_then(|p| probe.run(p, &["-m", "pip", "--version"]))
+        {
+            let short = version.split(" from ").next().unwrap_or_default();
+            return Check::good("python", short.to_owned());
+        }
+    }
+    if fetched {
+        return Check::good("python", "no pip; it is not needed, the model is here");
+    }
+    Check::other(
+        "python",
+        State::Warning,
+        "no python3 with pip",
+        "install python3-pip, unless the hub can be reached: it is the other source of the default recipe",
+    )
+}
+
+fn listening(probe: &dyn Probe, port: u16) -> Check {
+    match probe.listen(port) {
+        Ok(()) => Check::good("port", format!("{port} is free")),
+        Err(e) => Check::other(
+            "port",
+            State::Bad,
+            format!("{port}: {e}"),
+            "end what listens there, or choose another: met serve --port N",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::console::Console;
+    use std::io;
+    use std::sync::Arc;
+
+    struct Fake {
+        memory_kib: u64,
+        fails: bool,
+    }
+
+    impl Probe for Fake {
+        fn read(&self, path: &Path) -> Option<String> {
+            path.ends_with("meminfo")
+                .then(|| format!("MemTotal: 1 kB\nMemAvailable:   {} kB\n", self.memory_kib))
+        }
+        fn run(&self, program: &str, _: &[&str]) -> Option<String> {
+            (!self.fails && program == "python3")
+                .then(|| "pip 24.0 from /x/pip (python 3.11)".into())
+        }
+        fn listen(&self, _: u16) -> io::Result<()> {
+            if self.fails {
+                Err(io::ErrorKind::AddrInUse.into())
+            } else {
+                Ok(())
+            }
+        }
+        fn write(&self, _: &Path) -> io::Result<()> {
+            if self.fails {
+                Err(io::ErrorKind::PermissionDenied.into())
+            } else {
+                Ok(())
+            }
+        }
+        fn cores(&self) -> usize {
+            if self.fails { 1 } else { 2 }
+        }
+        fn features(&self) -> Vec<(&'static str, bool)> {
+            vec![("avx2", true), ("fma", !self.fails)]
+        }
+    }
+
+    fn states(fake: &Fake) -> Vec<(&'static str, State)> {
+        let variables = [("HOME".into(), "/nonexistent".into())];
+        let machine = Machine::new(
+            variables,
+            Arc::new(Console::new(
+                Box::new(io::sink()),
+                Box::new(io::sink()),
+                false,
+            )),
+        )
+        .unwrap();
+        let checks = all(&machine, fake, 8000);
+        assert!(
+            checks
+                .iter()
+                .all(|c| (c.state == State::Good) == c.remedy.is_none()),
+            "{checks:?}"
+        );
+        checks.into_iter().map(|c| (c.name, c.state)).collect()
+    }
+
+    #[test]
+    fn a_sound_machine() {
+        let bad: Vec<_> = states(&Fake {
+            memory_kib: 8 << 20,
+            fails: false,
+        })
+        .into_iter()
+        .filter(|(_, s)| *s != State::Good)
+        .collect();
+        assert_eq!(bad, [("model", State::Warning)]);
+    }
+
+    #[test]
+    fn every_fault_has_a_remedy() {
+        let found = states(&Fake {
+            memory_kib: 1000,
+            fails: true,
+        });
+        let expect = |name, state| assert!(found.contains(&(name, state)), "{name}: {found:?}");
+        for name in ["memory", "folder", "port"] {
+            expect(name, State::Bad);
+        }
+        for name in ["processor", "cores", "model", "python"] {
+            expect(name, State::Warning);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Values of a command line to the settings that they stand for.
+
+use std::path::PathBuf;
+
+use metrale_core::Elem;
+use metrale_gpu_runtime::Isa;
+
+use super::exit::{Exit, Failure};
+use super::machine::Machine;
+use super::parser::Values;
+use crate::assembly::{LoadOptions, SamplingFlags};
+use crate::http::HttpConfig;
+
+/// The KV cache's element type, if it is given.
+pub(super) fn kv(values: &Values<'_>) -> Option<Elem> {
+    match values.text("kv-cache-dtype")? {
+        "f32" => Some(Elem::F32),
+        "bf16" => Some(Elem::BF16),
+        _ => Some(Elem::F16),
+    }
+}
+
+/// `METRALE_CPU_ISA`, if it is set. The registry has checked its value.
+pub(super) fn isa(machine: &Machine) -> Result<Option<Isa>, Failure> {
+    match machine.levers.cpu_isa() {
+        None => Ok(None),
+        Some("portable") => Ok(Some(Isa::PORTABLE)),
+        Some(name) => Isa::avx2().map(Some).ok_or_else(|| {
+            Failure::text(
+                Exit::Machine,
+                format!("METRALE_CPU_ISA is {name}, which this processor lacks; unset it"),
+            )
+        }),
+    }
+}
+
+/// The flags of the groups `Engine` and `Sampling defaults`.
+pub(super) fn load(
+    values: &Values<'_>,
+    machine: &Machine,
+    path: PathBuf,
+) -> Result<LoadOptions, Failure> {
+    let defaults = LoadOptions::new(path);
+    Ok(LoadOptions {
+        threads: values.count("threads").unwrap_or(defaults.threads),
+        isa: isa(machine)?,
+        kv: kv(values),
+        kv_bytes: values.count("kv-cache-bytes"),
+        max_seq_len: values.count("max-seq-len"),
+        max_num_seqs: values
+            .count("max-num-seqs")
+            .unwrap_or(defaults.max_num_seqs),
+        max_prefill_tokens: values
+            .count("max-prefill-tokens")
+            .unwrap_or(defaults.max_prefill_tokens),
+        queue_len: values.count("queue-len").unwrap_or(defaults.queue_len),
+        accept_keys: values.texts("accept-key"),
+        sampling: SamplingFlags {
+            temperature: values.number("temperature"),
+            top_p: values.number("top-p"),
+            top_k: values.count("top-k"),
+            min_p: values.number("min-p"),
+            repetition_penalty: values.number("repetition-penalty"),
+            max_tokens: values.count("max-tokens"),
+        },
+        ..defaults
+    })
+}
+
+/// The flags of the group `Network`, without the address.
+pub(super) fn http(values: &Values<'_>, name: &str) -> Result<HttpConfig, Failure> {
+    let mut served_names = values.texts("served-model-name");
+    if served_names.is_empty() {
+        served_names.push(name.to_owned());
+    }
+    Ok(HttpConfig {
+        served_names,
+        api_keys: api_keys(values)?,
+        allowed_hosts: values.texts("allowed-host"),
+        allowed_origins: values.texts("allowed-origin"),
+        ..HttpConfig::default()
+    })
+}
+
+fn api_keys(values: &Values<'_>) -> Result<Vec<String>, Failure> {
+    let usage = |what: String| Failure::text(Exit::Usage, what);
+    let mut keys = values.texts("api-key");
+    if let Some(file) = values.path("api-key-file") {
+        let shown = file.display();
+        let text = std::fs::read_to_string(&file)
+            .map_err(|e| usage(format!("--api-key-file {shown}: {e}")))?;
+        let before = keys.len();
+        keys.extend(
+            text.lines()
+                .map(str::trim)
+                .filter(|l| !l.is_empty())
+                .map(str::to_owned),
+        );
+        if keys.len() == before {
+            // An empty file must not open the server.
+            return Err(usage(format!("--api-key-file {shown} holds no key")));
+        }
+    }
+    if keys.iter().any(|k| k.trim().is_empty()) {
+        return Err(usage("--api-key: an empty key".into()));
+    }
+    Ok(keys)
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `met run`: one prompt, answered on the terminal, through the same engine that serves.
+
+use std::future::poll_fn;
+use std::io::Read;
+use std::sync::Arc;
+use std::time::Instant;
+
+use metrale_sampling::{Sampling, SamplingFields};
+use metrale_scheduler::RequestId;
+
+use super::exit::{Exit, Failure, OrExit};
+use super::log;
+use super::machine::Machine;
+use super::model::Model;
+use super::options;
+use super::parser::Values;
+use super::serve;
+use crate::api::answer::{Finish, Usage};
+use crate::completion::choice::ChoiceOptions;
+use crate::completion::run::{Output, Run};
+use crate::engine_face::{Request, ServedModel};
+use crate::text_face::{ChatInput, ChatMessage, Specials};
+
+/// Bytes of a prompt that is read from standard input.
+const INPUT_BYTES: u64 = 64 << 20;
+
+pub(super) fn run(values: &Values<'_>, machine: &Machine) -> Result<(), Failure> {
+    log::start(values, "warn")?;
+    let text = match values.text("PROMPT").unwrap_or_default() {
+        "-" => input()?,
+        text => text.to_owned(),
+    };
+    let located = Model::parse(values.text("MODEL"))?.fetch(machine)?;
+    let load = options::load(values, machine, located.path)?;
+    let loaded = serve::load(load, machine)?;
+    let served = &loaded.served;
+    let ids = prompt(values, served, &text)?;
+    let request = request(values, machine, served, ids)?;
+    let prompt_tokens = request.prompt.len();
+    let started = Instant::now();
+    let events = served.engine.generate(request).or_exit(Exit::Failed)?;
+    let mut run = Run::new(Arc::clone(&served.text), 1);
+    let choice = ChoiceOptions {
+        skip_special: true,
+        ..ChoiceOptions::default()
+    };
+    run.add(events, &choice, None, prompt_tokens);
+    let (finish, first) = print(machine, &mut run, started)?;
+    machine.console.print("\n")?;
+    machine.console.note(&summary(
+        run.usage(),
+        finish,
+        first,
+        started.elapsed().as_secs_f64(),
+    ));
+    Ok(())
+}
+
+fn input() -> Result<String, Failure> {
+    let mut text = String::new();
+    std::io::stdin()
+        .take(INPUT_BYTES)
+        .read_to_string(&mut text)
+        .or_exit(Exit::Usage)?;
+    Ok(text)
+}
+
+/// Token ids of the prompt: a chat through the template, or the text as it stands.
+fn prompt(values: &Values<'_>, served: &ServedModel, text: &str) -> Result<Vec<u32>, Failure> {
+    let ids = match (&served.template, values.has("raw")) {
+        (_, true) => {
+            let ids = served
+                .text
+                .encode(text, Specials::Parse)
+                .or_exit(Exit::Usage)?;
+            served
+                .text
+                .prompt_prefix()
+                .iter()
+                .copied()
+                .chain(ids)
+                .collect()
+        }
+        (Some(template), false) => {
+            let message = |role: &str, content: &str| ChatMessage {
+                role: role.to_owned(),
+                content: Some(content.to_owned()),
+                ..ChatMessage::default()
+            };
+            let system = values.text("system").map(|s| message("system", s));
+            let messages: Vec<ChatMessage> =
+                system.into_iter().chain([message("user", text)]).collect();
+            let input = ChatInput {
+                messages: &messages,
+                tools: &[],
+                add_generation_prompt: true,
+            };
+            let pieces = template.render(&input).or_exit(Exit::Usage)?;
+            served.text.encode_pieces(&pieces).or_exit(Exit::Usage)?
+        }
+        (None, false) => {
+            let what =
+                "the checkpoint has no chat template: use --raw to continue the prompt as text";
+            return Err(Failure::text(Exit::Usage, what));
+        }
+    };
+    if ids.is_empty() {
+        return Err(Failure::text(Exit::Usage, "the prompt is empty"));
+    }
+    Ok(ids)
+}
+
+fn request(
+    values: &Values<'_>,
+    machine: &Machine,
+    served: &ServedModel,
+    ids: Vec<u32>,
+) -> Result<Request, Failure> {
+    let context = served.card.max_model_len as usize;
+    let room = context.saturating_sub(ids.len());
+    if room == 0 {
+        let what = format!(
+            "the prompt has {} tokens and the context {context}: nothing is left for an answer",
+            ids.len()
+        );
+        return Err(Failure::text(Exit::Usage, what));
+    }
+    let defaults = &served.card.defaults;
+    let seed = values.count("seed").unwrap_or_else(fresh_seed);
+    let fields = SamplingFields {
+        temperature: f64::from(defaults.temperature.value),
+        top_p: f64::from(defaults.top_p.value.max(f32::MIN_POSITIVE)),
+        min_p: f64::from(defaults.min_p.value),
+        top_k: i64::from(defaults.top_k.value),
+        repetition_penalty: f64::from(defaults.repetition_penalty.value),
+        ..SamplingFields::default()
+    };
+    let sampling = Sampling::new(&fields, seed).or_exit(Exit::Usage)?;
+    if fields.temperature > 0.0 && values.count::<u64>("seed").is_none() {
+        machine.console.note(&format!("seed {seed}"));
+    }
+    let room = u32::try_from(room).unwrap_or(u32::MAX);
+    let most = defaults
+        .max_tokens
+        .value
+        .map_or(room, |most| most.min(room));
+    let mut request = Request::new(RequestId(0), ids, sampling, most);
+    request.stop_tokens = served.text.eos().into();
+    Ok(request)
+}
+
+/// The engine's counter generator takes any 64 bits; 53 of them survive every JSON reader.
+fn fresh_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(0u8) >> 11
+}
+
+/// Prints the answer as it comes; gives why it ended, and seconds to the first token.
+fn print(
+    machine: &Machine,
+    run: &mut Run,
+    started: Instant,
+) -> Result<(Option<Finish>, f64), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .or_exit(Exit::Machine)?;
+    let (mut finish, mut first) = (None, None);
+    while let Some(output) = runtime.block_on(poll_fn(|cx| run.poll_next(cx))) {
+        let Output { delta, tokens, .. } = output.or_exit(Exit::Failed)?;
+        if tokens > 0 {
+            first.get_or_insert_with(|| started.elapsed().as_secs_f64());
+        }
+        machine.console.print(&delta.text)?;
+        finish = finish.or(delta.finish);
+    }
+    Ok((finish, first.unwrap_or_default()))
+}
+
+fn summary(usage: Usage, finish: Option<Finish>, first: f64, seconds: f64) -> String {
+    let why = match finish {
+        Some(Finish::Length) => ", stopped at the length limit",
+        _ => "",
+    };
+    let rest = usage.completion_tokens.saturating_sub(1);
+    let rate = if rest > 0 && seconds > first {
+        rest as f64 / (seconds - first)
+    } else {
+        0.0
+    };
+    format!(
+        "{} prompt tokens, first token after {first:.2} s, {} tokens at {rate:.1} per second{why}",
+        usage.prompt_tokens, usage.completion_tokens
+    )
+}

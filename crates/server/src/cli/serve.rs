@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `met serve`: listen first, load behind it, end when told.
+
+use std::io;
+use std::net::{TcpListener, ToSocketAddrs};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
+
+use super::exit::{Exit, Failure, OrExit};
+use super::log;
+use super::machine::Machine;
+use super::model::Model;
+use super::options;
+use super::parser::Values;
+use super::signals;
+use crate::assembly::{self, LoadOptions, LoadedModel};
+use crate::http::{self, App, Ended, SystemAmbient};
+use crate::hub::Progress;
+
+/// Threads that answer connections. The work is the engine's: these parse and format.
+const HTTP_THREADS: usize = 2;
+
+pub(super) fn serve(values: &Values<'_>, machine: &Arc<Machine>) -> Result<(), Failure> {
+    log::start(values, "info")?;
+    let model = Model::parse(values.text("MODEL"))?.fetch(machine)?;
+    let mut config = options::http(values, &model.name)?;
+    let listener = listen(
+        values.text("host").unwrap_or("127.0.0.1"),
+        values.count("port").unwrap_or(8000),
+    )?;
+    let address = listener.local_addr().or_exit(Exit::Machine)?;
+    config.beyond_loopback = !address.ip().is_loopback();
+    if config.beyond_loopback && config.api_keys.is_empty() {
+        tracing::warn!(%address, "open to the network without a key; --api-key-file sets some");
+    }
+    tracing::info!(%address, model = %model.name, "listening");
+    machine
+        .console
+        .note(&format!("{} at http://{address}/v1", model.name));
+
+    let runtime = runtime()?;
+    let app = App::new(config, Box::new(SystemAmbient));
+    let loaded = Arc::new(Mutex::new(None));
+    let (failed, failure) = oneshot::channel();
+    let load = options::load(values, machine, model.path)?;
+    spawn_loader(
+        load,
+        Arc::clone(machine),
+        Arc::clone(&app),
+        Arc::clone(&loaded),
+        failed,
+    )?;
+    let outcome = runtime.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let signals = signals::install()?;
+        tokio::select! {
+            ended = http::serve(listener, Arc::clone(&app), signals) => ended.map(Ok),
+            Ok(failure) = failure => Ok(Err(failure)),
+        }
+    });
+    let ended = outcome.or_exit(Exit::Machine)??;
+    if let Some(model) = loaded.lock().unwrap_or_else(PoisonError::into_inner).take()
+        && ended == Ended::Cut
+    {
+        model.engine.shutdown();
+    }
+    tracing::info!(?ended, "ended");
+    Ok(())
+}
+
+fn listen(host: &str, port: u16) -> Result<TcpListener, Failure> {
+    let addresses: Vec<_> = (host, port)
+        .to_socket_addrs()
+        .map_err(|e| Failure::text(Exit::Usage, format!("--host {host}: {e}")))?
+        .collect();
+    let listener = TcpListener::bind(&addresses[..]).map_err(|e| {
+        let remedy = match e.kind() {
+            io::ErrorKind::AddrInUse => {
+                "; another program listens there, choose another --port (0 takes a free one)"
+            }
+            io::ErrorKind::PermissionDenied => {
+                "; ports below 1024 need a privilege, choose another --port"
+            }
+            io::ErrorKind::AddrNotAvailable => "; --host is no address of this machine",
+            _ => "",
+        };
+        Failure::text(
+            Exit::Machine,
+            format!("cannot listen on {host}:{port}: {e}{remedy}"),
+        )
+    })?;
+    listener.set_nonblocking(true).or_exit(Exit::Machine)?;
+    Ok(listener)
+}
+
+fn runtime() -> Result<Runtime, Failure> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder
+        .worker_threads(HTTP_THREADS)
+        .thread_name("met-http")
+        .enable_all()
+        .build()
+        .or_exit(Exit::Machine)
+}
+
+/// Loads on a thread of its own, so that the server answers /health and /ready meanwhile.
+fn spawn_loader(
+    options: LoadOptions,
+    machine: Arc<Machine>,
+    app: Arc<App>,
+    loaded: Arc<Mutex<Option<LoadedModel>>>,
+    failed: oneshot::Sender<Failure>,
+) -> Result<(), Failure> {
+    let work = move || match load(options, &machine) {
+        Ok(model) => {
+            app.slot.ready(model.served.clone());
+            *loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some(model);
+        }
+        Err(failure) => {
+            if let Some(why) = &failure.why {
+                app.slot.failed(why.to_string());
+            }
+            // Nobody waits any more if the server has ended already.
+            let _ = failed.send(failure);
+        }
+    };
+    std::thread::Builder::new()
+        .name("met-load".into())
+        .spawn(work)
+        .map(|_| ())
+        .or_exit(Exit::Machine)
+}
+
+/// Opens, plans, tells the plan, loads.
+pub(super) fn load(options: LoadOptions, machine: &Machine) -> Result<LoadedModel, Failure> {
+    let started = Instant::now();
+    let opened = assembly::open(options).or_exit(Exit::Checkpoint)?;
+    tracing::info!("memory plan\n{}", opened.plan.memory_text().trim_end());
+    machine
+        .console
+        .begin("weights", Some(opened.weight_bytes()), 0);
+    let loaded = opened.load(|bytes| machine.console.advance(bytes));
+    machine.console.end();
+    let loaded = loaded.or_exit(Exit::Machine)?;
+    let seconds = started.elapsed().as_secs_f64();
+    tracing::info!(seconds, digest = %loaded.served.card.digest, tokens = loaded.served.card.max_model_len, "ready");
+    Ok(loaded)
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The flags of `met serve`, most of which `met run` and others share.
+
+use super::flags::{Flag, Group, Kind};
+
+/// Context, sequences, memory and threads of the engine.
+pub(super) const ENGINE: Group = Group {
+    heading: "Engine",
+    flags: &[
+        Flag::new(
+            "max-seq-len",
+            "TOKENS",
+            Kind::Count { least: 16, most: 1 << 24 },
+            "the checkpoint's context",
+            "Tokens of one sequence, prompt and answer together. Sizes the block tables and bounds what one request can hold of the KV pool.",
+        ),
+        Flag::new(
+            "max-num-seqs",
+            "N",
+            Kind::Count { least: 1, most: 1024 },
+            "32",
+            "Sequences that run at once. More raise throughput and the time between two tokens of each.",
+        ),
+        Flag::new(
+            "max-prefill-tokens",
+            "TOKENS",
+            Kind::Count { least: 1, most: 65_536 },
+            "256",
+            "Prompt tokens in one step. A larger chunk ends a prompt sooner and makes running answers wait longer for the step.",
+        ),
+        Flag::new(
+            "kv-cache-dtype",
+            "TYPE",
+            Kind::Choice(&["f16", "bf16", "f32"]),
+            "the checkpoint's float type, f16 for a GGUF",
+            "Element type of the KV cache. Another type is another numerics digest: answers may differ.",
+        ),
+        Flag::new(
+            "kv-cache-bytes",
+            "BYTES",
+            Kind::Count { least: 1, most: 1 << 50 },
+            "every sequence at full length, at most a quarter of the free memory",
+            "Size of the KV cache.",
+        ),
+        Flag::new(
+            "queue-len",
+            "N",
+            Kind::Count { least: 1, most: 1 << 20 },
+            "512",
+            "Requests that wait; one more is refused with 429.",
+        ),
+        Flag::new(
+            "threads",
+            "N",
+            Kind::Count { least: 1, most: 1024 },
+            "one per core that the process may use",
+            "Threads of the CPU team. Answers do not depend on it.",
+        ),
+        Flag::new(
+            "accept-key",
+            "KEY",
+            Kind::Text,
+            "",
+            "Take a configuration key that met does not know as harmless. The answers are yours to judge then.",
+        )
+        .repeated(),
+    ],
+};
+
+/// The address, names and keys.
+pub(super) const NETWORK: Group = Group {
+    heading: "Network",
+    flags: &[
+        Flag::new(
+            "host",
+            "ADDRESS",
+            Kind::Text,
+            "127.0.0.1",
+            "Address to listen on. 0.0.0.0 opens the server to the network: set --api-key then.",
+        ),
+        Flag::new(
+            "port",
+            "PORT",
+            Kind::Count { least: 0, most: 65_535 },
+            "8000",
+            "Port to listen on; 0 takes a free one, which the log names.",
+        ),
+        Flag::new(
+            "served-model-name",
+            "NAME",
+            Kind::Text,
+            "the recipe's name, the hub id, or the file's name",
+            "Name under which requests find the model. The first one stands in answers.",
+        )
+        .repeated(),
+        Flag::new(
+            "api-key",
+            "KEY",
+            Kind::Text,
+            "",
+            "Key that requests must carry (Authorization: Bearer KEY). Other users of the machine can read a command line: prefer --api-key-file.",
+        )
+        .repeated(),
+        Flag::new(
+            "api-key-file",
+            "FILE",
+            Kind::Path,
+            "",
+            "File with one key a line, taken like --api-key.",
+        ),
+        Flag::new(
+            "allowed-host",
+            "NAME",
+            Kind::Text,
+            "",
+            "Host name that requests may use beside the loopback ones, so that no web page reaches the server under a name of its own; `*` is any.",
+        )
+        .repeated(),
+        Flag::new(
+            "allowed-origin",
+            "ORIGIN",
+            Kind::Text,
+            "",
+            "Origin (https://app.example) whose web pages may send requests; `*` is any.",
+        )
+        .repeated(),
+    ],
+};
+
+/// What a request gets that leaves a sampling field out.
+pub(super) const SAMPLING: Group = Group {
+    heading: "Sampling defaults (a request's own field wins; without a flag the checkpoint's generation settings hold, then OpenAI's defaults)",
+    flags: &[
+        Flag::new(
+            "temperature",
+            "T",
+            Kind::Number {
+                least: 0.0,
+                most: 2.0,
+            },
+            "1",
+            "Softmax temperature; 0 always takes the most likely token.",
+        ),
+        Flag::new(
+            "top-p",
+            "P",
+            Kind::Number {
+                least: 0.0,
+                most: 1.0,
+            },
+            "1",
+            "Keep the most likely tokens that have this probability together; 1 is off.",
+        ),
+        Flag::new(
+            "top-k",
+            "K",
+            Kind::Count {
+                least: 0,
+                most: i32::MAX as u64,
+            },
+            "0",
+            "Keep this many of the most likely tokens; 0 is off.",
+        ),
+        Flag::new(
+            "min-p",
+            "P",
+            Kind::Number {
+                least: 0.0,
+                most: 1.0,
+            },
+            "0",
+            "Drop tokens less likely than this share of the most likely one; 0 is off.",
+        ),
+        Flag::new(
+            "repetition-penalty",
+            "X",
+            Kind::Number {
+                least: 0.01,
+                most: 10.0,
+            },
+            "1",
+            "Divide the logits of tokens that have occurred (multiply negative ones); 1 is off.",
+        ),
+        Flag::new(
+            "max-tokens",
+            "TOKENS",
+            Kind::Count {
+                least: 1,
+                most: 1 << 24,
+            },
+            "16 for completions, what the context leaves for chat",
+            "Tokens of an answer at most.",
+        ),
+    ],
+};
+
+/// What the server tells of itself. Prompts and answers are never logged.
+pub(super) const LOG: Group = Group {
+    heading: "Log (prompts and answers are never logged)",
+    flags: &[
+        Flag::new(
+            "log-format",
+            "FORMAT",
+            Kind::Choice(&["text", "json"]),
+            "text",
+            "Lines for people or JSON objects, on standard error.",
+        ),
+        Flag::new(
+            "log-level",
+            "LEVEL",
+            Kind::Choice(&["error", "warn", "info", "debug", "trace"]),
+            "info for serve, warn for the others",
+            "Least important level that is written.",
+        ),
+    ],
+};
