@@ -49,6 +49,12 @@ impl TokenizeRequest {
     pub fn read(body: &Value, limits: &Limits) -> Result<TokenizeRequest, ApiError> {
         let fields = Fields::body(body, Endpoint::Tokenize)?;
         let source = match (fields.string("prompt")?, fields.get("messages")) {
+            (Some(_), None) if fields.get("add_generation_prompt").is_some() => {
+                return Err(ApiError::invalid(
+                    "add_generation_prompt",
+                    "belongs to `messages`, and `prompt` is given",
+                ));
+            }
             (Some(text), None) => Source::Prompt {
                 text: text.to_owned(),
                 add_special_tokens: fields.boolean("add_special_tokens")?.unwrap_or(true),

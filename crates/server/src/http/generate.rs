@@ -272,6 +272,9 @@ fn request(
     wanted: &Wanted<'_>,
 ) -> Result<Request, ApiError> {
     let g = wanted.generation;
+    if prompt.ids.is_empty() {
+        return Err(refused(Refusal::EmptyPrompt));
+    }
     let max_tokens = max_tokens(served, prompt.ids.len() as u64, wanted)?;
     if g.min_tokens > max_tokens {
         let why = format!("must not be above the {max_tokens} tokens of the answer");

@@ -54,7 +54,10 @@ fn sourced<T: Serialize>(default: &Sourced<T>) -> Value {
         Source::GenerationConfig => "generation_config",
         Source::OpenAi => "openai",
     };
-    json!({"value": default.value, "source": source})
+    // Through text: 0.6 in f32 is to be shown as 0.6.
+    let text = serde_json::to_string(&default.value).unwrap_or_default();
+    let value = serde_json::from_str::<Value>(&text).unwrap_or_default();
+    json!({"value": value, "source": source})
 }
 
 fn settings(card: &ModelCard) -> Value {

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! SURVIVAL 48: the first signal drains, the second one stops.
+
+use std::io::Read;
+use std::net::TcpStream;
+
+use metrale_server::http::Ended;
+use serde_json::json;
+
+use crate::support::{Script, Server, config};
+
+#[test]
+fn survival_48_a_drain_finishes_what_runs_and_takes_nothing_new() {
+    let mut server = Server::new(config(), Script::hold("be"));
+    let addr = server.addr;
+    let json = ("content-type", "application/json");
+    let ask = move |body: &'static str| {
+        std::thread::spawn(move || {
+            crate::support::send(addr, "POST", "/v1/completions", &[json], body.as_bytes())
+        })
+    };
+    let whole = ask(r#"{"prompt": "hi"}"#);
+    let stream = ask(r#"{"prompt": "hi", "stream": true}"#);
+    let mut idle = TcpStream::connect(addr).expect("connect");
+    server.engine.wait_requests(2);
+    server.signal_drain();
+    while server.get("/ready").status == 200 {}
+    assert_eq!(server.get("/health").json()["status"], "draining");
+    assert_eq!(server.get("/health/live").status, 200);
+    let late = server.complete(&json!({}));
+    assert_eq!(late.error(), (503, "shutting_down".into(), String::new()));
+    assert_eq!(late.header("retry-after"), Some("1"));
+    server.engine.release("gun");
+    assert_eq!(
+        whole.join().expect("a reply").ok()["choices"][0]["text"],
+        "begun"
+    );
+    let events = stream.join().expect("a reply").events();
+    assert_eq!(
+        events.last().expect("events")["choices"][0]["finish_reason"],
+        "stop"
+    );
+    assert_eq!(server.ended(), Ended::Drained);
+    // Idle connections are closed, and nobody listens.
+    assert_eq!(idle.read(&mut [0; 1]).expect("the end"), 0);
+    assert!(TcpStream::connect(addr).is_err());
+}
+
+#[test]
+fn survival_48_the_second_signal_stops_at_once() {
+    let mut server = Server::new(config(), Script::hold("be"));
+    let addr = server.addr;
+    let client = std::thread::spawn(move || {
+        let head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 16\r\n\r\n{\"prompt\": \"hi\"}";
+        crate::support::raw(addr, &[head.as_bytes()])
+    });
+    server.engine.wait_requests(1);
+    server.signal_drain();
+    server.signal_stop();
+    assert_eq!(server.ended(), Ended::Cut);
+    server.engine.wait_cancelled(1);
+    assert_eq!(client.join().expect("a client"), b"");
+}
+
+#[test]
+fn a_drain_that_takes_too_long_is_cut() {
+    let mut config = config();
+    config.limits.drain = std::time::Duration::from_millis(100);
+    let mut server = Server::new(config, Script::hold("be"));
+    let addr = server.addr;
+    let client = std::thread::spawn(move || {
+        let head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 16\r\n\r\n{\"prompt\": \"hi\"}";
+        crate::support::raw(addr, &[head.as_bytes()])
+    });
+    server.engine.wait_requests(1);
+    server.signal_drain();
+    assert_eq!(server.ended(), Ended::Cut);
+    server.engine.wait_cancelled(1);
+    client.join().expect("a client");
+}
