@@ -3,7 +3,6 @@
 
 use super::{Work, point, run_with};
 use crate::formats::{self, Format, Q4K, Q5_0, Q6K, f16_at, nibble};
-use crate::isa::Isa;
 use crate::lanes::F8;
 use crate::layout::GROUP;
 use crate::point::HostPoint;
@@ -142,15 +141,18 @@ fn portable<F: Quantized>(work: &mut Work<'_, A8Block>) {
     }
 }
 
-fn run<F: Quantized>(_isa: Isa, work: &mut Work<'_, A8Block>) {
-    portable::<F>(work);
-}
-
 macro_rules! a8_point {
     ($id:literal, $format:ty) => {
         point::<$format>($id, true, |t, _, _| {
             let (isa, k) = (t.args().isa, t.args().u32(4));
-            run_with::<$format, A8Block>(t, k / A8_BLOCK, |work| run::<$format>(isa, work))
+            run_with::<$format, A8Block>(t, k / A8_BLOCK, |work| {
+                #[cfg(target_arch = "x86_64")]
+                if isa.has_avx2() {
+                    return super::avx2::tile::<$format>(work);
+                }
+                let _ = isa;
+                portable::<$format>(work);
+            })
         })
     };
 }

@@ -15,6 +15,10 @@
 //! The bias is added last. Rows of a step share each pass over the weights.
 
 mod a8;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx2_plain;
 mod plain;
 
 use metrale_core::{StepCounts, Unit};
