@@ -6,6 +6,7 @@ use crate::flatten::flatten_gguf;
 use crate::generation::GenerationDefaults;
 use crate::gguf::{GgufError, GgufHeader, GgufValue};
 use crate::model::{ConfigError, ConfigSource, ModelConfig};
+use metrale_core::Scalar;
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const TEMPLATE: &str = "tokenizer.chat_template";
@@ -24,10 +25,14 @@ const END_KEYS: &[&str] = &[
 pub fn from_gguf(file: &str, header: &GgufHeader) -> Result<ModelConfig, ConfigError> {
     let architecture = header.require_str("general.architecture")?.to_owned();
     check_token_ids(header)?;
-    let flat = flatten_gguf(header).map_err(|source| ConfigError::Flatten {
+    let mut flat = flatten_gguf(header).map_err(|source| ConfigError::Flatten {
         file: file.to_owned(),
         source,
     })?;
+    // Many files leave `<architecture>.vocab_size` out: the token list then says it.
+    if let Some(tokens) = header.get(TOKENS).and_then(GgufValue::as_strings) {
+        flat.insert("vocab_size".to_owned(), Scalar::Int(tokens.len() as i64));
+    }
     let mut eos = Vec::new();
     for key in END_KEYS {
         if let Some(id) = token_id(header, key)?
