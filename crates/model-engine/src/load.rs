@@ -7,7 +7,7 @@ use metrale_circuit::Plan;
 use metrale_gpu_runtime::{GpuBackend, OutOfMemory};
 use metrale_model_layers::pack::{PackError, Packer};
 
-use crate::model::{SetupError, TransformerModel};
+use crate::model::{Reserved, SetupError, TransformerModel};
 use crate::prepare::Prepared;
 
 /// The model could not be loaded.
@@ -40,18 +40,15 @@ pub fn load(
     let store = prepared.checkpoint.store.as_ref();
     let store = store
         .ok_or_else(|| LoadError::NoWeights(prepared.checkpoint.path.display().to_string()))?;
-    let arenas = backend.reserve(&plan.memory, &plan.limits)?;
+    let device = Reserved::new(plan, backend)?;
     let packer = Packer {
-        backend: backend.as_ref(),
-        arenas,
-        plan: &plan,
+        backend: device.backend.as_ref(),
+        arenas: device.arenas,
+        plan: &device.plan,
         store,
         recipe: &|key| prepared.recipes.get(key),
         head_dim: prepared.instance.count("head_dim").unwrap_or(1),
     };
-    if let Err(error) = packer.run(progress) {
-        backend.release(arenas);
-        return Err(error.into());
-    }
-    Ok(TransformerModel::new(plan, backend, arenas)?)
+    packer.run(progress)?;
+    Ok(TransformerModel::new(device)?)
 }

@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
-use metrale_circuit::Plan;
-use metrale_gpu_runtime::{ArenasId, DeviceFault, GpuBackend, Loc};
+use metrale_gpu_runtime::{DeviceFault, Loc};
 
-use crate::model::TransformerModel;
+use crate::model::{Reserved, TransformerModel};
 
 /// Blocks touched before the count is raised: 16 blocks are 256 tokens, 12 MB of SmolLM2's f32 pool.
 const PIECE: u64 = 16;
@@ -27,11 +26,8 @@ impl Populator {
         model: &TransformerModel,
         populated: Arc<AtomicU32>,
     ) -> io::Result<Populator> {
-        let (backend, arenas) = model.device();
         let work = Work {
-            backend: Arc::clone(backend),
-            arenas,
-            plan: Arc::clone(model.plan()),
+            device: Arc::clone(model.device()),
             populated,
         };
         let stop = Arc::new(AtomicBool::new(false));
@@ -58,16 +54,17 @@ impl Drop for Populator {
 }
 
 struct Work {
-    backend: Arc<dyn GpuBackend>,
-    arenas: ArenasId,
-    plan: Arc<Plan>,
+    device: Arc<Reserved>,
     populated: Arc<AtomicU32>,
 }
 
 impl Work {
     fn rest(&self, stop: &AtomicBool) {
         let mut first = PIECE;
-        while first < self.plan.kv_blocks && !stop.load(Ordering::Relaxed) && self.piece(first) {
+        while first < self.device.plan.kv_blocks
+            && !stop.load(Ordering::Relaxed)
+            && self.piece(first)
+        {
             first += PIECE;
         }
     }
@@ -75,7 +72,7 @@ impl Work {
     /// Zeroes blocks `first..first + PIECE` of every layer and raises the count. False if the device refused: the pool
     /// then stays at what it is.
     fn piece(&self, first: u64) -> bool {
-        let last = (first + PIECE).min(self.plan.kv_blocks);
+        let last = (first + PIECE).min(self.device.plan.kv_blocks);
         let done = self.zero(first, last);
         if let Err(fault) = &done {
             tracing::error!(%fault, blocks = first, "the KV pool stays at its populated part");
@@ -87,11 +84,11 @@ impl Work {
 
     fn zero(&self, first: u64, last: u64) -> Result<(), DeviceFault> {
         let mut zeros = Vec::new();
-        for span in self.plan.kv_spans.iter().flatten() {
-            let block = self.plan.memory.span(*span).bytes / self.plan.kv_blocks;
+        for span in self.device.plan.kv_spans.iter().flatten() {
+            let block = self.device.plan.memory.span(*span).bytes / self.device.plan.kv_blocks;
             zeros.resize(((last - first) * block) as usize, 0);
-            self.backend.write(
-                self.arenas,
+            self.device.backend.write(
+                self.device.arenas,
                 Loc {
                     span: *span,
                     offset: first * block,

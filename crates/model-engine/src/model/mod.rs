@@ -2,6 +2,8 @@
 //! The one concrete model: a plan, bound and recorded.
 
 mod programs;
+mod reserved;
 mod transformer;
 
+pub use reserved::Reserved;
 pub use transformer::{SetupError, TransformerModel};

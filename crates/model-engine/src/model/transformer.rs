@@ -6,17 +6,16 @@ use std::time::Duration;
 
 use metrale_circuit::{Phase, Plan};
 use metrale_core::{SampleRow, SpanId, StepBlock, StepLimits};
-use metrale_gpu_runtime::{ArenasId, DeviceFault, Fence, GpuBackend, Loc, Progress, Queue};
+use metrale_gpu_runtime::{DeviceFault, Fence, Loc, Progress, Queue};
 use metrale_model_layers::{BindFailure, Binder, TransformerLayer, layers::layers};
 
 use super::programs::Programs;
+use super::reserved::Reserved;
 use crate::traits::{Model, RowResult};
 
 /// A loaded model on one backend.
 pub struct TransformerModel {
-    plan: Arc<Plan>,
-    backend: Arc<dyn GpuBackend>,
-    arenas: ArenasId,
+    device: Arc<Reserved>,
     forward: Programs,
     sample: Programs,
     in_flight: Option<Fence>,
@@ -37,17 +36,18 @@ pub enum SetupError {
 }
 
 impl TransformerModel {
-    /// Binds every layer of `plan`, whose memory is reserved as `arenas` and whose weights are packed, and records the
-    /// programs of all row buckets.
+    /// Binds every layer of the plan, whose memory is `device` and whose weights are packed, and records the programs of all
+    /// row buckets.
     ///
     /// # Errors
     /// [`SetupError`]: the backend lacks a point, an argument does not fit, or recording failed.
-    pub fn new(
-        plan: Arc<Plan>,
-        backend: Arc<dyn GpuBackend>,
-        arenas: ArenasId,
-    ) -> Result<TransformerModel, SetupError> {
-        let mut binder = Binder::new(backend.as_ref(), arenas, &plan);
+    pub fn new(device: Arc<Reserved>) -> Result<TransformerModel, SetupError> {
+        let Reserved {
+            plan,
+            backend,
+            arenas,
+        } = device.as_ref();
+        let mut binder = Binder::new(backend.as_ref(), *arenas, plan);
         let mut bind = |layers: Vec<Box<dyn TransformerLayer>>| -> Result<Vec<_>, BindFailure> {
             let mut launches = Vec::new();
             for layer in layers {
@@ -55,17 +55,15 @@ impl TransformerModel {
             }
             Ok(launches)
         };
-        let forward = bind(layers(&plan, Phase::Forward))?;
-        let sample = bind(layers(&plan, Phase::Sample))?;
+        let forward = bind(layers(plan, Phase::Forward))?;
+        let sample = bind(layers(plan, Phase::Sample))?;
         let forward = Programs::record(backend.as_ref(), &forward, plan.limits.rows)?;
         let sample = Programs::record(backend.as_ref(), &sample, plan.limits.logits_rows)?;
         let digest = plan.digest.to_string();
         let vocab = plan.memory.span(plan.outputs.logits).extent.elems as u32;
         let row = vec![0; vocab as usize * size_of::<f32>()];
         Ok(TransformerModel {
-            plan,
-            backend,
-            arenas,
+            device,
             forward,
             sample,
             in_flight: None,
@@ -78,13 +76,13 @@ impl TransformerModel {
     /// The plan that runs.
     #[must_use]
     pub fn plan(&self) -> &Arc<Plan> {
-        &self.plan
+        &self.device.plan
     }
 
-    /// The backend and the arenas, for taps.
+    /// Its device memory, for whoever must outlive a step: taps, the KV pool's populator.
     #[must_use]
-    pub fn device(&self) -> (&Arc<dyn GpuBackend>, ArenasId) {
-        (&self.backend, self.arenas)
+    pub fn device(&self) -> &Arc<Reserved> {
+        &self.device
     }
 
     fn read_words<const N: usize>(
@@ -95,8 +93,8 @@ impl TransformerModel {
         let mut words = [0u32; N];
         let mut bytes = [0u8; 4];
         for (i, word) in words.iter_mut().enumerate() {
-            self.backend.read(
-                self.arenas,
+            self.device.backend.read(
+                self.device.arenas,
                 Loc {
                     span,
                     offset: (index + i as u64) * 4,
@@ -110,10 +108,10 @@ impl TransformerModel {
 
     fn read_row(&mut self, index: u32) -> Result<(), DeviceFault> {
         let offset = u64::from(index) * self.row.len() as u64;
-        self.backend.read(
-            self.arenas,
+        self.device.backend.read(
+            self.device.arenas,
             Loc {
-                span: self.plan.outputs.logits,
+                span: self.device.plan.outputs.logits,
                 offset,
             },
             &mut self.row,
@@ -123,7 +121,7 @@ impl TransformerModel {
 
 impl Model for TransformerModel {
     fn limits(&self) -> &StepLimits {
-        &self.plan.limits
+        &self.device.plan.limits
     }
 
     fn digest(&self) -> &str {
@@ -135,15 +133,15 @@ impl Model for TransformerModel {
     }
 
     fn copy_block(&mut self, src: u32, dst: u32) -> Result<(), DeviceFault> {
-        for span in self.plan.kv_spans.iter().flatten() {
-            let bytes = self.plan.memory.span(*span).bytes / self.plan.kv_blocks;
+        for span in self.device.plan.kv_spans.iter().flatten() {
+            let bytes = self.device.plan.memory.span(*span).bytes / self.device.plan.kv_blocks;
             let block = |index: u32| Loc {
                 span: *span,
                 offset: u64::from(index) * bytes,
             };
-            self.backend.copy(
+            self.device.backend.copy(
                 Queue::default(),
-                self.arenas,
+                self.device.arenas,
                 block(dst),
                 block(src),
                 bytes,
@@ -159,7 +157,10 @@ impl Model for TransformerModel {
             .forward
             .for_rows(counts.rows)
             .ok_or_else(|| too_many("rows", counts.rows))?;
-        let mut fence = self.backend.submit(Queue::default(), forward, step, &[])?;
+        let mut fence = self
+            .device
+            .backend
+            .submit(Queue::default(), forward, step, &[])?;
         if counts.logits_rows > 0 {
             let rows = counts.logits_rows;
             let sample = self
@@ -167,6 +168,7 @@ impl Model for TransformerModel {
                 .for_rows(rows)
                 .ok_or_else(|| too_many("logits rows", rows))?;
             fence = self
+                .device
                 .backend
                 .submit(Queue::default(), sample, step, &[fence])?;
         }
@@ -178,7 +180,7 @@ impl Model for TransformerModel {
         let Some(fence) = &self.in_flight else {
             return Ok(Progress::Done);
         };
-        let progress = self.backend.wait(*fence, timeout)?;
+        let progress = self.device.backend.wait(*fence, timeout)?;
         if progress == Progress::Done {
             self.in_flight = None;
         }
@@ -191,7 +193,7 @@ impl Model for TransformerModel {
         top_count: u32,
         top: &mut Vec<(u32, f32)>,
     ) -> Result<RowResult, DeviceFault> {
-        let outputs = self.plan.outputs;
+        let outputs = self.device.plan.outputs;
         let at = u64::from(index);
         let [token] = self.read_words(outputs.token, at)?;
         let [logprob] = self.read_words(outputs.logprob, at)?;
@@ -224,12 +226,6 @@ impl Model for TransformerModel {
         let mut first = [0; 8];
         first.copy_from_slice(&hash.as_bytes()[..8]);
         Ok(u64::from_le_bytes(first))
-    }
-}
-
-impl Drop for TransformerModel {
-    fn drop(&mut self) {
-        self.backend.release(self.arenas);
     }
 }
 

@@ -32,7 +32,10 @@ pub(super) fn run(values: &Values<'_>, machine: &Machine) -> Result<(), Failure>
         text => text.to_owned(),
     };
     let located = Model::parse(values.text("MODEL"))?.fetch(machine)?;
-    let load = options::load(values, machine, located.path)?;
+    let mut load = options::load(values, machine, located.path)?;
+    if values.count::<u32>("max-num-seqs").is_none() {
+        load.max_num_seqs = 1; // one prompt, one sequence
+    }
     let loaded = serve::load(load, machine)?;
     let served = &loaded.served;
     let ids = prompt(values, served, &text)?;
