@@ -5,14 +5,17 @@
 //! arenas are the only device allocation; they are raw memory, and no safe code ever holds a reference into one.
 //!
 //! - [`HostBackend`]: class `cpu`, the kernels and the thread team of `metrale-host-kernels`.
+//! - [`Recording`], [`Checked`], [`Faulty`]: decorators, for tests and for catching faults.
 
 mod backend;
+mod decorators;
 mod error;
 mod host;
 
 pub use backend::{
     ArenasId, DeviceInfo, Fence, GpuBackend, Kernel, Launch, Loc, Program, Progress, Queue,
 };
+pub use decorators::{Call, Checked, Divergence, FaultPlan, Faulty, Recording, replay};
 pub use error::{BindError, DeviceFault, OutOfMemory, Unresolved};
 pub use host::{HostBackend, HostOptions, StartError};
 pub use metrale_host_kernels::Isa;

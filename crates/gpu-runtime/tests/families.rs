@@ -92,20 +92,23 @@ fn linear_with_float_weights() {
                 A::Step,
             ];
             let out = call_all(&format!("linear/{name}"), &args, &rows(m, 0));
-            let mut want = vec![0.0; m * (n + 5)];
-            for r in 0..m {
-                for o in 0..n {
-                    want[r * (n + 5) + 3 + o] = f64::from(bias[o])
-                        + (0..k)
-                            .map(|i| f64::from(x[r * k + i]) * f64::from(w[o * k + i]))
-                            .sum::<f64>();
+            let mut want = Vec::new();
+            for x in x.chunks(k) {
+                for (w, bias) in w.chunks(k).zip(&bias) {
+                    let products = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w));
+                    want.push(f64::from(*bias) + products.sum::<f64>());
                 }
             }
-            // A chain of up to 256, in units of the largest output; the columns outside stay 0.
-            assert!(
-                relative(&f32s(&out[3]), &want) < 64.0 * EPS,
-                "{name} {n} {k} {m}"
-            );
+            let mut got = Vec::new();
+            for row in f32s(&out[3]).chunks(n + 5) {
+                got.extend(&row[3..3 + n]);
+                // The other columns still hold what the decorator put there.
+                let outside = row[..3].iter().chain(&row[3 + n..]);
+                assert!(outside.map(|v| v.to_bits()).all(|v| v == u32::MAX));
+            }
+            // A chain of up to 256, in units of the largest output.
+            let worst = relative(&got, &want);
+            assert!(worst < 64.0 * EPS, "{name} {n} {k} {m}: {worst}");
         }
     }
 }

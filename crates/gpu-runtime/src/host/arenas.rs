@@ -61,19 +61,22 @@ impl Arenas {
             .sum()
     }
 
-    /// The memory of a span; `None` if the plan does not hold it.
+    /// The memory of a span for a launch; `None` if the plan does not hold it, or holds it unaligned.
     pub(super) fn buf(&self, span: SpanId) -> Option<RawBuf> {
         let (at, bytes) = self.place(span)?;
-        // SAFETY: inside a mapping, which is initialised (zeroed), and aligned since offsets are multiples of
-        // `MemoryPlan::ALIGN`. Launches keep an `Arc` of the arenas for as long as they can run.
+        if !(at.as_ptr() as usize).is_multiple_of(align_of::<Aligned>()) {
+            return None;
+        }
+        // SAFETY: inside a mapping, which is initialised (zeroed), and aligned. Launches keep an `Arc` of the arenas for
+        // as long as they can run.
         Some(unsafe { RawBuf::new(at.as_ptr(), bytes) })
     }
 
     /// Where a span lies; its mapping is checked to hold it.
     fn place(&self, span: SpanId) -> Option<(NonNull<u8>, usize)> {
         let span = self.plan.spans.get(span.0 as usize)?;
-        if span.bytes == 0 || !span.offset.is_multiple_of(64) {
-            return (span.bytes == 0).then_some((NonNull::<Aligned>::dangling().cast(), 0));
+        if span.bytes == 0 {
+            return Some((NonNull::<Aligned>::dangling().cast(), 0));
         }
         let (_, map) = self.maps.iter().find(|(kind, _)| *kind == span.arena)?;
         let (offset, bytes) = (span.offset as usize, span.bytes as usize);

@@ -9,12 +9,13 @@ use metrale_core::{
     Access, ArenaKind, Arg, Elem, Extent, MemoryPlan, PointId, RowRange, SampleRow, Span, SpanId,
     StepBlock, StepLayout, StepLimits, Unit,
 };
-use metrale_gpu_runtime::{GpuBackend, HostBackend, HostOptions, Isa, Loc};
+use metrale_gpu_runtime::{Checked, GpuBackend, HostBackend, HostOptions, Isa, Loc};
 
 /// An argument of a call.
 #[derive(Clone)]
 pub enum A {
     Buf {
+        arena: ArenaKind,
         access: Access,
         elem: Elem,
         unit: Unit,
@@ -48,9 +49,10 @@ pub fn u32s(bytes: &[u8]) -> Vec<u32> {
         .collect()
 }
 
-/// f32 values, `elems` per `unit`.
+/// f32 activations, `elems` per `unit`.
 pub fn buf(access: Access, unit: Unit, elems: usize, v: &[f32]) -> A {
     A::Buf {
+        arena: ArenaKind::Activations,
         access,
         elem: Elem::F32,
         unit,
@@ -67,9 +69,10 @@ pub fn write(unit: Unit, elems: usize, count: usize) -> A {
     buf(Access::Write, unit, elems, &vec![0.0; elems * count])
 }
 
-/// Raw bytes of any format.
+/// Raw bytes of any format; not dead before the launch.
 pub fn raw(access: Access, elem: Elem, unit: Unit, elems: usize, bytes: Vec<u8>) -> A {
     A::Buf {
+        arena: ArenaKind::State,
         access,
         elem,
         unit,
@@ -86,6 +89,7 @@ pub fn call(backend: &dyn GpuBackend, point: &str, args: &[A], step: &StepBlock)
     for arg in args {
         bound.push(match arg {
             A::Buf {
+                arena,
                 access,
                 elem,
                 unit,
@@ -95,7 +99,7 @@ pub fn call(backend: &dyn GpuBackend, point: &str, args: &[A], step: &StepBlock)
                 let span = SpanId(plan.spans.len() as u32);
                 plan.spans.push(Span {
                     name: format!("s{}", span.0),
-                    arena: ArenaKind::State,
+                    arena: *arena,
                     offset,
                     bytes: bytes.len() as u64,
                     elem: *elem,
@@ -148,8 +152,8 @@ fn place(span: usize) -> Loc {
     }
 }
 
-/// Backends that must agree to the bit: portable and AVX2, one thread and three.
-pub fn backends() -> Vec<HostBackend> {
+/// Backends that must agree to the bit: portable and AVX2, one thread and three; every launch checked.
+pub fn backends() -> Vec<Checked<HostBackend>> {
     let isas = [Some(Isa::PORTABLE), Isa::avx2()];
     let mut out = Vec::new();
     for isa in isas.into_iter().flatten() {
@@ -159,7 +163,7 @@ pub fn backends() -> Vec<HostBackend> {
                 isa: Some(isa),
                 ..HostOptions::default()
             };
-            out.push(HostBackend::new(&options).unwrap());
+            out.push(Checked::new(HostBackend::new(&options).unwrap()));
         }
     }
     out
