@@ -216,7 +216,7 @@ fn a_program_serves_any_step_up_to_its_bucket() {
 fn submits_run_in_order_and_reads_wait_for_them() {
     let backend = Arc::new(host());
     let (arenas, launch) = adder(&backend, 1.0);
-    let program = backend.record(&vec![launch; 50], 4).unwrap();
+    let program = backend.record(&[launch; 50], 4).unwrap();
     // Steps are copied: the block is filled again while the program runs.
     let mut step = step();
     for i in 0..40 {

@@ -3,6 +3,8 @@
 //!
 //! *Spec* (`exp`, `ln` of [`metrale_core::numeric::math`]; *sum8* = eight f64 lanes by `id mod 8`, folded like `lanes8`):
 //!
+//! The contract is the host reference of the sampling crate, to the bit; this is the same arithmetic without the sort.
+//!
 //! 1. A NaN or an infinity among the raw logits `x`: status 1, token 0, log-probability NaN, no alternatives.
 //! 2. `M = max x`, `Z = sum8(exp(x - M))`, log-probability of a token: `(x - M) - ln(f32(Z))`. Alternatives are the largest
 //!    raw logits, equal ones by ascending id; unused entries are (`u32::MAX`, 0).
@@ -10,7 +12,8 @@
 //! 4. `y = x`; each bias entry adds; each history entry: tokens of prompt or output take the repetition penalty (`y / r` if
 //!    positive, else `y * r`; Keskar et al., arXiv 1909.05858), tokens of the output then `(y - presence) - frequency *
 //!    count`.
-//! 5. `Y = max y`, and status 1 if it is not finite. Temperature 0: the token of `Y`, the lowest id of equals.
+//! 5. `Y = max y`. A NaN or plus infinity in `y`: status 1. `Y` minus infinity (every token banned): status 2. Temperature
+//!    0: the token of `Y`, the lowest id of equals.
 //! 6. `w = exp((y - Y) / temperature)`. The *order* is by descending `y`, then ascending id; every filter keeps a prefix
 //!    of it. Top-k keeps k. `S` is the sum of the kept `w` (in order in f64 after top-k, else sum8 by id). Top-p keeps while the
 //!    sum before the candidate is below `top_p * S`; min-p keeps while `w >= min_p`. If they dropped anything, `S` is summed
@@ -68,11 +71,17 @@ struct Answer {
     status: u32,
 }
 
-const NOT_FINITE: Answer = Answer {
-    token: 0,
-    logprob: f32::NAN,
-    status: 1,
-};
+/// No token can be taken.
+fn failed(status: u32) -> Answer {
+    Answer {
+        token: 0,
+        logprob: f32::NAN,
+        status,
+    }
+}
+
+const NOT_FINITE: u32 = 1;
+const EMPTY: u32 = 2;
 
 fn sample(tile: &mut Tile<'_>, step: &StepBlock, scratch: &mut Scratch) -> Result<(), TileFault> {
     let (isa, vocab) = (tile.args().isa, tile.args().u32(5));
@@ -105,9 +114,10 @@ fn sample_row(
     top: &mut [u32],
     scratch: &mut Scratch,
 ) -> Answer {
-    let Some(max) = largest(isa, x) else {
-        return NOT_FINITE;
-    };
+    let (max, finite) = on_isa!(isa, largest, (x: &[f32] = x) -> (f32, bool));
+    if !finite {
+        return failed(NOT_FINITE);
+    }
     let lse = math::ln(sum_exp(isa, x, max) as f32);
     let logprob = |token: u32| x.get(token as usize).map_or(f32::NAN, |l| (l - max) - lse);
     alternatives(
@@ -131,25 +141,26 @@ fn sample_row(
     let y = grown(&mut scratch.f32s, x.len());
     y.copy_from_slice(x);
     adjust(y, row, history, bias);
-    let Some(best) = largest(isa, y) else {
-        return NOT_FINITE;
-    };
+    // Minus infinity bans a token and is no fault; the rest of what is not finite is.
+    let (best, finite) = on_isa!(isa, largest, (x: &[f32] = y) -> (f32, bool));
+    if !finite && y.iter().any(|v| v.is_nan() || *v == f32::INFINITY) {
+        return failed(NOT_FINITE);
+    }
+    if best == f32::NEG_INFINITY {
+        return failed(EMPTY);
+    }
     if row.temperature == 0.0 {
         return found(first_at(y, best));
     }
     let w = grown(&mut scratch.more, x.len());
     on_isa!(isa, weights,
         (w: &mut [f32] = w, y: &[f32] = y, best: f32 = best, t: f32 = row.temperature));
-    draw(isa, (y, best), w, row, &mut scratch.pairs).map_or(NOT_FINITE, found)
+    draw(isa, (y, best), w, row, &mut scratch.pairs).map_or_else(|| failed(NOT_FINITE), found)
 }
 
-/// The largest value; `None` if one is NaN or infinite.
-fn largest(isa: Isa, x: &[f32]) -> Option<f32> {
-    on_isa!(isa, largest_body, (x: &[f32] = x) -> Option<f32>)
-}
-
+/// The largest value that is no NaN, and whether all are finite.
 #[inline(always)]
-fn largest_body(x: &[f32]) -> Option<f32> {
+fn largest(x: &[f32]) -> (f32, bool) {
     let mut max = [f32::NEG_INFINITY; 8];
     // x * 0 is 0 for finite values and NaN for the others.
     let mut bad = [0.0f32; 8];
@@ -165,10 +176,10 @@ fn largest_body(x: &[f32]) -> Option<f32> {
         max[0] = if *v > max[0] { *v } else { max[0] };
     }
     let finite = !bad.iter().any(|b| b.is_nan());
-    finite.then(|| {
-        max.iter()
-            .fold(f32::NEG_INFINITY, |a, b| if *b > a { *b } else { a })
-    })
+    let max = max
+        .iter()
+        .fold(f32::NEG_INFINITY, |a, b| if *b > a { *b } else { a });
+    (max, finite)
 }
 
 /// Sum8 of `exp(x - max)`.

@@ -9,7 +9,7 @@
 //!   read, the span is filled with 0xff (NaN for floats). So whatever is left out, or read before it is written, reaches
 //!   the logits as NaN. Two launches that write columns of one span, one after the other, are one such life.
 //!
-//! Slow by design: every launch reads all memory. Weights above [`WATCHED_WEIGHTS`] bytes are not compared.
+//! Slow by design: every launch reads all memory. Weights above `WATCHED_WEIGHTS` (16 MiB) bytes are not compared.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -32,7 +32,7 @@ const ZONE_BYTE: u8 = 0xa5;
 /// What a span holds before it is written.
 const POISON: u8 = 0xff;
 /// Weight arenas up to this size are compared after every launch.
-pub const WATCHED_WEIGHTS: u64 = 16 << 20;
+const WATCHED_WEIGHTS: u64 = 16 << 20;
 
 /// A backend whose launches are checked, one by one.
 #[derive(Debug)]

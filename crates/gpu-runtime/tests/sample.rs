@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The `sample` kernel against the reference of the sampling crate, bit for bit.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{A, Rng, call_all, f32s, raw, step, u32s, write};
+use metrale_core::{Access, Elem, HistoryEntry, SampleRow, Unit};
+use metrale_sampling::reference;
+
+struct Case {
+    logits: Vec<f32>,
+    row: SampleRow,
+    history: Vec<HistoryEntry>,
+    bias: Vec<(u32, f32)>,
+}
+
+/// Runs up to 16 rows of one vocabulary at once and compares each with the reference.
+fn check(vocab: usize, cases: &[Case]) {
+    for cases in cases.chunks(16) {
+        let mut step = step();
+        step.push_run(0, 0, &vec![0; cases.len()]).unwrap();
+        for (i, case) in cases.iter().enumerate() {
+            step.push_logits(i as u32, &case.row, &case.history, &case.bias)
+                .unwrap();
+        }
+        let logits: Vec<f32> = cases.iter().flat_map(|c| c.logits.clone()).collect();
+        let u32s_of = |elems: usize| {
+            let bytes = vec![0; elems * 4 * cases.len()];
+            raw(Access::Write, Elem::U32, Unit::LogitsRow, elems, bytes)
+        };
+        let args = [
+            common::buf(Access::ReadWrite, Unit::LogitsRow, vocab, &logits),
+            u32s_of(1),
+            write(Unit::LogitsRow, 1, cases.len()),
+            u32s_of(40),
+            u32s_of(1),
+            A::U(vocab),
+            A::Step,
+        ];
+        let out = call_all("sample/f32", &args, &step);
+        assert_eq!(f32s(&out[0]).len(), logits.len());
+        for (a, b) in f32s(&out[0]).iter().zip(&logits) {
+            assert_eq!(a.to_bits(), b.to_bits(), "the raw row stays");
+        }
+        for (i, case) in cases.iter().enumerate() {
+            let want = reference::sample(&case.logits, &case.row, &case.history, &case.bias);
+            let got = (
+                u32s(&out[1])[i],
+                f32s(&out[2])[i].to_bits(),
+                u32s(&out[4])[i],
+            );
+            let nan = want.logprob.is_nan() && f32::from_bits(got.1).is_nan();
+            let logprob = if nan { got.1 } else { want.logprob.to_bits() };
+            assert_eq!(
+                got,
+                (want.token, logprob, want.status as u32),
+                "{:?}",
+                case.row
+            );
+            let top = &u32s(&out[3])[i * 40..(i + 1) * 40];
+            for (j, pair) in top.chunks(2).enumerate() {
+                let want = want
+                    .top
+                    .get(j)
+                    .map_or([u32::MAX, 0], |(id, l)| [*id, l.to_bits()]);
+                assert_eq!(pair, want, "alternative {j} of {:?}", case.row);
+            }
+        }
+    }
+}
+
+#[test]
+fn random_rows_with_random_parameters() {
+    let mut rng = Rng::new(1);
+    for vocab in [1, 7, 320, 5000] {
+        let mut cases = Vec::new();
+        for i in 0..160u32 {
+            let mut logits: Vec<f32> = rng.normals(vocab).iter().map(|v| v * 4.0).collect();
+            if i % 5 == 0 {
+                // Coarse values: many ties.
+                logits.iter_mut().for_each(|v| *v = v.round());
+            }
+            let mut pick = |values: &[f32]| values[rng.word() as usize % values.len()];
+            let row = SampleRow {
+                temperature: pick(&[0.0, 0.1, 0.7, 1.0, 1.0, 5.0, 100.0]),
+                top_p: pick(&[1.0, 1.0, 0.95, 0.5, 1e-6]),
+                min_p: pick(&[0.0, 0.0, 0.05, 0.5, 1.0]),
+                top_k: pick(&[0.0, 0.0, 1.0, 5.0, 50.0, 100_000.0]) as u32,
+                repetition: pick(&[1.0, 1.3, 0.8]),
+                presence: pick(&[0.0, 0.5, -1.0]),
+                frequency: pick(&[0.0, 0.3]),
+                seed: u64::from(i) << 30 | 5,
+                choice: i % 3,
+                position: i * 7,
+                forced: (i % 11 == 3).then_some(i % vocab as u32),
+                top: [0, 1, 5, 20][i as usize % 4],
+            };
+            let mut history = Vec::new();
+            let mut bias = Vec::new();
+            for j in 0..i % 4 {
+                let token = (i * 31 + j * 13) % (vocab as u32 + 2);
+                let in_prompt = (i + j) % 2 == 0;
+                history.push(HistoryEntry {
+                    token,
+                    output_count: j,
+                    in_prompt,
+                });
+                let add = pick(&[-5.0, 3.0, 100.0, f32::NEG_INFINITY]);
+                bias.push(((token + j) % (vocab as u32 + 1), add));
+            }
+            cases.push(Case {
+                logits,
+                row,
+                history,
+                bias,
+            });
+        }
+        check(vocab, &cases);
+    }
+}
+
+#[test]
+fn rows_that_cannot_be_used() {
+    let vocab = 9;
+    let sampled = SampleRow {
+        temperature: 1.0,
+        top: 3,
+        ..SampleRow::greedy(0)
+    };
+    let mut cases = Vec::new();
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        for at in [0, 8] {
+            let mut logits = vec![1.0; vocab];
+            logits[at] = bad;
+            cases.push(Case {
+                logits,
+                row: sampled,
+                history: vec![],
+                bias: vec![],
+            });
+        }
+    }
+    for row in [
+        sampled,
+        SampleRow {
+            top: 3,
+            ..SampleRow::greedy(0)
+        },
+    ] {
+        let ban = |n: u32| (0..n).map(|t| (t, f32::NEG_INFINITY)).collect::<Vec<_>>();
+        for bias in [
+            ban(8),
+            ban(9),
+            vec![(2, f32::NAN)],
+            vec![(2, f32::INFINITY)],
+        ] {
+            cases.push(Case {
+                logits: vec![0.5; vocab],
+                row,
+                history: vec![],
+                bias,
+            });
+        }
+    }
+    check(vocab, &cases);
+}
+
+#[test]
+fn draws_follow_the_distribution() {
+    // A row of a few tokens, drawn at many positions: shares within four standard deviations.
+    let logits = vec![0.0, 1.0, 2.0, -1.0];
+    let total: f64 = logits.iter().map(|l| f64::exp(*l)).sum();
+    let n = 4000;
+    let mut counts = [0u32; 4];
+    for position in (0..n).step_by(16) {
+        let mut step = step();
+        step.push_run(0, 0, &[0; 16]).unwrap();
+        for i in 0..16 {
+            let row = SampleRow {
+                temperature: 1.0,
+                seed: 9,
+                ..SampleRow::greedy(position + i)
+            };
+            step.push_logits(i, &row, &[], &[]).unwrap();
+        }
+        let logits: Vec<f32> = logits.iter().map(|l| *l as f32).collect();
+        let u32s_of = |elems: usize| {
+            raw(
+                Access::Write,
+                Elem::U32,
+                Unit::LogitsRow,
+                elems,
+                vec![0; elems * 64],
+            )
+        };
+        let args = [
+            common::buf(Access::ReadWrite, Unit::LogitsRow, 4, &logits.repeat(16)),
+            u32s_of(1),
+            write(Unit::LogitsRow, 1, 16),
+            u32s_of(40),
+            u32s_of(1),
+            A::U(4),
+            A::Step,
+        ];
+        let backend = common::backends().pop().unwrap();
+        for token in u32s(&common::call(&backend, "sample/f32", &args, &step)[1]) {
+            counts[token as usize] += 1;
+        }
+    }
+    for (count, l) in counts.iter().zip(&logits) {
+        let p = l.exp() / total;
+        let spread = (f64::from(n) * p * (1.0 - p)).sqrt();
+        assert!(
+            (f64::from(*count) - f64::from(n) * p).abs() < 4.0 * spread,
+            "{counts:?}"
+        );
+    }
+}
