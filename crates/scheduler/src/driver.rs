@@ -311,6 +311,7 @@ impl<R: Router, K: KvAccounts> Driver<R, K> {
         self.stats.waiting = self.planner.waiting();
         self.stats.kv_blocks = self.kv.total_blocks();
         self.stats.kv_available = self.kv.available_blocks();
+        self.stats.kv_used = self.kv.used_blocks();
         let mut inbox = self.shared.lock();
         inbox.stats = self.stats;
         inbox.queued = self.planner.queued();

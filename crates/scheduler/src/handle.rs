@@ -39,6 +39,8 @@ pub struct Stats {
     pub kv_blocks: u32,
     /// Blocks that could be handed out: free ones, and cached ones that no sequence uses.
     pub kv_available: u32,
+    /// Blocks that sequences hold. While the pool is being populated, used and available ones are fewer than all.
+    pub kv_used: u32,
     /// Steps done.
     pub steps: u64,
     /// Rows run, recomputed ones included.

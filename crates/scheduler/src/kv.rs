@@ -16,6 +16,9 @@ pub trait KvAccounts {
     /// sequence uses.
     fn available_blocks(&self) -> u32;
 
+    /// Blocks that sequences hold.
+    fn used_blocks(&self) -> u32;
+
     /// Opens `slot`: attaches the longest cached prefix of `tokens` (never all of them: the last one is computed again)
     /// and takes blocks for the rest. `None`, and nothing changed, if fewer than `admission.spare` blocks would remain.
     fn admit(&mut self, slot: u32, admission: &Admission<'_>) -> Option<Attached>;

@@ -310,6 +310,10 @@ impl KvAccounts for Flaky {
     fn available_blocks(&self) -> u32 {
         self.kv.available_blocks()
     }
+
+    fn used_blocks(&self) -> u32 {
+        self.kv.used_blocks()
+    }
     fn admit(&mut self, slot: u32, admission: &Admission<'_>) -> Option<Attached> {
         self.call().admit(slot, admission)
     }

@@ -57,6 +57,10 @@ impl KvAccounts for CacheAccounts {
         self.cache.available_blocks() + (self.populated.load(Ordering::Acquire) - self.known)
     }
 
+    fn used_blocks(&self) -> u32 {
+        self.cache.stats().used
+    }
+
     fn admit(&mut self, slot: u32, admission: &Admission<'_>) -> Option<Attached> {
         self.refresh();
         let Admission {

@@ -29,6 +29,10 @@ impl KvAccounts for Kv {
         self.0.available_blocks()
     }
 
+    fn used_blocks(&self) -> u32 {
+        self.0.stats().used
+    }
+
     fn admit(&mut self, slot: u32, a: &Admission<'_>) -> Option<Attached> {
         let ask = Ask {
             namespace: a.namespace,

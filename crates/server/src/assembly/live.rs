@@ -72,7 +72,7 @@ impl engine_face::Engine for LiveEngine {
         EngineStats {
             running: stats.running as u64,
             waiting: stats.waiting as u64,
-            kv_blocks_used: u64::from(stats.kv_blocks - stats.kv_available.min(stats.kv_blocks)),
+            kv_blocks_used: u64::from(stats.kv_used),
             kv_blocks: u64::from(stats.kv_blocks),
             prefix_queries: stats.prompt_tokens,
             prefix_hits: stats.cached_tokens,
