@@ -283,17 +283,22 @@ impl KvCache {
             let edge = block_of(tokens, index);
             let parent = self.parent_of(&sequence, index);
             let own = sequence.table[index];
-            if let Some(other) = self.tree.child(parent, edge) {
-                self.pool.hold(other);
-                self.pool.drop_hold(own);
-                self.pool.give_back(own);
-                sequence.table[index] = other;
-                changed(TableChange {
-                    index: index as u32,
-                    block: other,
-                });
-            } else {
-                self.insert(parent, own, edge);
+            match self.tree.child_or_hash(parent, edge) {
+                Ok(other) => {
+                    self.pool.hold(other);
+                    self.pool.drop_hold(own);
+                    self.pool.give_back(own);
+                    sequence.table[index] = other;
+                    changed(TableChange {
+                        index: index as u32,
+                        block: other,
+                    });
+                }
+                Err(hash) => {
+                    let lesser = self.tree.lesser_tail(parent, edge);
+                    self.tree.insert_full(parent, own, edge, hash);
+                    self.drop_tail(lesser);
+                }
             }
             sequence.published += 1;
         }
@@ -406,16 +411,14 @@ impl KvCache {
         {
             return;
         }
-        self.insert(parent, *block, tail);
+        let lesser = self.tree.lesser_tail(parent, tail);
+        self.tree.insert_tail(parent, *block, tail);
+        self.drop_tail(lesser);
     }
 
-    /// Makes `block` a node, and drops a tail that said a part of the same.
-    fn insert(&mut self, parent: u32, block: u32, tokens: &[u32]) {
-        let lesser = self.tree.lesser_tail(parent, tokens);
-        self.tree.insert(parent, block, tokens);
-        if let Some(tail) = lesser
-            && self.pool.is_listed(tail)
-        {
+    /// Drops a tail that a new child of its parent made superfluous.
+    fn drop_tail(&mut self, tail: Option<u32>) {
+        if let Some(tail) = tail.filter(|t| self.pool.is_listed(*t)) {
             self.evict(tail);
         }
     }

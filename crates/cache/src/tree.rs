@@ -32,6 +32,19 @@ const ABSENT: Node = Node {
     len: 0,
 };
 
+/// A place of the hash table. The hash stands beside the block, so that a probe need not look at other nodes.
+#[derive(Clone, Copy)]
+struct Place {
+    hash: u32,
+    /// [`NONE`]: empty.
+    block: u32,
+}
+
+const EMPTY: Place = Place {
+    hash: 0,
+    block: NONE,
+};
+
 struct Root {
     namespace: u64,
     first_child: u32,
@@ -41,8 +54,8 @@ struct Root {
 pub(crate) struct Tree {
     nodes: Vec<Node>,
     tokens: Vec<[u32; BLOCK]>,
-    /// Open addressing with linear probing over all full nodes; [`NONE`] is an empty place.
-    table: Vec<u32>,
+    /// Open addressing with linear probing over all full nodes.
+    table: Vec<Place>,
     roots: Vec<Root>,
     free_roots: Vec<u32>,
     by_namespace: HashMap<u64, u32>,
@@ -56,7 +69,7 @@ impl Tree {
         Tree {
             nodes: vec![ABSENT; blocks as usize],
             tokens: vec![[0; BLOCK]; blocks as usize],
-            table: vec![NONE; places],
+            table: vec![EMPTY; places],
             roots: Vec::new(),
             free_roots: Vec::new(),
             by_namespace: HashMap::new(),
@@ -114,6 +127,11 @@ impl Tree {
 
     /// The full child of `parent` with these tokens.
     pub(crate) fn child(&self, parent: u32, tokens: &[u32; BLOCK]) -> Option<u32> {
+        self.child_or_hash(parent, tokens).ok()
+    }
+
+    /// As [`Tree::child`]; where there is none, the hash for [`Tree::insert_full`].
+    pub(crate) fn child_or_hash(&self, parent: u32, tokens: &[u32; BLOCK]) -> Result<u32, u32> {
         let is_it = |block: u32| {
             let node = &self.nodes[block as usize];
             node.len as usize == BLOCK
@@ -123,16 +141,20 @@ impl Tree {
         // A chain without branches lies in memory in order: no hash, no probe.
         let first = self.first_child(parent);
         if first != NONE && is_it(first) {
-            return Some(first);
+            return Ok(first);
         }
-        let mut at = self.place((self.hash)(self.key, parent, tokens));
-        while self.table[at] != NONE {
-            if is_it(self.table[at]) {
-                return Some(self.table[at]);
+        let hash = (self.hash)(self.key, parent, tokens);
+        let mut at = self.home(hash);
+        loop {
+            let place = self.table[at];
+            if place.block == NONE {
+                return Err(hash);
             }
-            at = (at + 1) % self.table.len();
+            if place.hash == hash && is_it(place.block) {
+                return Ok(place.block);
+            }
+            at = self.after(at);
         }
-        None
     }
 
     /// Of the children of `parent`, the one that shares most of its first tokens with `tokens`, and how many those are.
@@ -154,26 +176,39 @@ impl Tree {
             .find(|c| self.edge(*c).len() < BLOCK && tokens.starts_with(self.edge(*c)))
     }
 
-    /// Makes `block` a child of `parent`. An equal one must not exist.
-    pub(crate) fn insert(&mut self, parent: u32, block: u32, tokens: &[u32]) {
-        debug_assert!(!self.contains(block) && (1..=BLOCK).contains(&tokens.len()));
+    /// Makes `block` a full child of `parent`; [`Tree::child_or_hash`] said that there is no equal one, and `hash`.
+    pub(crate) fn insert_full(
+        &mut self,
+        parent: u32,
+        block: u32,
+        tokens: &[u32; BLOCK],
+        hash: u32,
+    ) {
+        let mut at = self.home(hash);
+        while self.table[at].block != NONE {
+            at = self.after(at);
+        }
+        self.table[at] = Place { hash, block };
+        self.link(parent, block, tokens, hash);
+    }
+
+    /// Makes `block` a tail under `parent`.
+    pub(crate) fn insert_tail(&mut self, parent: u32, block: u32, tokens: &[u32]) {
+        debug_assert!((1..BLOCK).contains(&tokens.len()));
+        self.link(parent, block, tokens, 0);
+    }
+
+    fn link(&mut self, parent: u32, block: u32, tokens: &[u32], hash: u32) {
+        debug_assert!(!self.contains(block));
         self.tokens[block as usize][..tokens.len()].copy_from_slice(tokens);
         let first = self.first_child(parent);
-        let mut node = Node {
+        self.nodes[block as usize] = Node {
             parent,
             next: first,
+            hash,
             len: tokens.len() as u8,
             ..ABSENT
         };
-        if tokens.len() == BLOCK {
-            node.hash = (self.hash)(self.key, parent, &self.tokens[block as usize]);
-            let mut at = self.place(node.hash);
-            while self.table[at] != NONE {
-                at = (at + 1) % self.table.len();
-            }
-            self.table[at] = block;
-        }
-        self.nodes[block as usize] = node;
         if first != NONE {
             self.nodes[first as usize].prev = block;
         }
@@ -212,7 +247,7 @@ impl Tree {
     /// Forgets everything.
     pub(crate) fn reset(&mut self) {
         self.nodes.fill(ABSENT);
-        self.table.fill(NONE);
+        self.table.fill(EMPTY);
         self.roots.clear();
         self.free_roots.clear();
         self.by_namespace.clear();
@@ -248,32 +283,33 @@ impl Tree {
         }
     }
 
-    fn place(&self, hash: u32) -> usize {
+    fn home(&self, hash: u32) -> usize {
         hash as usize & (self.table.len() - 1)
+    }
+
+    /// The place behind `at`. The table's length is a power of two.
+    fn after(&self, at: usize) -> usize {
+        (at + 1) & (self.table.len() - 1)
     }
 
     /// Takes a full node out of the hash table, and moves those behind it up (Knuth, TAOCP 6.4, algorithm R).
     fn unplace(&mut self, block: u32) {
-        let places = self.table.len();
-        let mut hole = self.place(self.nodes[block as usize].hash);
-        while self.table[hole] != block {
-            hole = (hole + 1) % places;
+        let mask = self.table.len() - 1;
+        let mut hole = self.home(self.nodes[block as usize].hash);
+        while self.table[hole].block != block {
+            hole = self.after(hole);
         }
-        let mut at = hole;
-        loop {
-            at = (at + 1) % places;
-            let other = self.table[at];
-            if other == NONE {
-                break;
-            }
-            let home = self.place(self.nodes[other as usize].hash);
-            // Distance from home to `at` against that from the hole: it may move if the hole lies between.
-            if (at + places - home) % places >= (at + places - hole) % places {
-                self.table[hole] = other;
+        let mut at = self.after(hole);
+        while self.table[at].block != NONE {
+            let home = self.home(self.table[at].hash);
+            // It may move into the hole if that lies on its way from home.
+            if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
+                self.table[hole] = self.table[at];
                 hole = at;
             }
+            at = self.after(at);
         }
-        self.table[hole] = NONE;
+        self.table[hole] = EMPTY;
     }
 }
 

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Planning at 256 running sequences: one decode row each, over the real cache; and the same with the outcome applied.
+//! Target (issue "serving core"): at most 20 us median to plan a step.
+//!
+//! `cargo bench -p metrale-scheduler`
+
+#![allow(missing_docs, reason = "criterion's macros make public items")]
+#![allow(clippy::unwrap_used, reason = "a panic is how a benchmark fails")]
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::kv::Kv;
+use common::rig::{prompt, request};
+use criterion::{Criterion, criterion_group, criterion_main};
+use metrale_scheduler::{
+    Effect, NoSpill, Planner, PlannerLimits, Request, RowOutcome, StepOutcome,
+};
+
+const RUNNING: u32 = 256;
+const LEN: u32 = 4096;
+
+struct State {
+    planner: Planner<u64>,
+    kv: Kv,
+    effects: Vec<Effect>,
+    outcome: StepOutcome,
+}
+
+impl State {
+    /// All prompts done, every sequence decoding.
+    fn new() -> State {
+        let limits = PlannerLimits {
+            max_num_seqs: RUNNING,
+            max_rows: 2 * RUNNING,
+            max_logits_rows: RUNNING,
+            max_seq_len: LEN,
+            queue_len: RUNNING as usize,
+            ..PlannerLimits::default()
+        };
+        let kv = Kv::new(RUNNING * LEN / common::BLOCK, RUNNING);
+        let mut planner = Planner::new(limits, &kv).unwrap();
+        for id in 0..u64::from(RUNNING) {
+            let r = Request {
+                stop_tokens: Arc::default(),
+                ..request(id, prompt(id as u32, 16 + id as u32 % 16), LEN)
+            };
+            planner.submit(r, Duration::ZERO).unwrap();
+        }
+        let mut state = State {
+            planner,
+            kv,
+            effects: Vec::new(),
+            outcome: StepOutcome::default(),
+        };
+        while state.step().1 < RUNNING as usize {}
+        state
+    }
+
+    /// One step; the time that planning took, and how many rows drew a token.
+    fn step(&mut self) -> (Duration, usize) {
+        self.effects.clear();
+        self.outcome.clear();
+        let start = Instant::now();
+        let now = Duration::from_secs(1);
+        let plan = self
+            .planner
+            .plan(now, &mut self.kv, &mut NoSpill, &mut self.effects);
+        let planned = start.elapsed();
+        let logits = &plan.unwrap().logits;
+        let drew = logits.len();
+        for row in logits {
+            let token = (row.position * 31 + row.slot) % 60;
+            self.outcome.push(RowOutcome::new(token, -1.0), []);
+        }
+        self.planner
+            .apply(&self.outcome, &mut self.kv, &mut self.effects)
+            .unwrap();
+        (planned, drew)
+    }
+}
+
+fn plan(c: &mut Criterion) {
+    let mut group = c.benchmark_group("256 running");
+    group.bench_function("plan a step", |b| {
+        b.iter_custom(|iters| run(iters, |state| state.step().0));
+    });
+    group.bench_function("plan and apply a step", |b| {
+        b.iter_custom(|iters| {
+            run(iters, |state| {
+                let start = Instant::now();
+                state.step();
+                start.elapsed()
+            })
+        });
+    });
+    group.finish();
+}
+
+/// Steps in histories of 3,000 tokens a sequence; making them is not counted.
+fn run(iters: u64, mut step: impl FnMut(&mut State) -> Duration) -> Duration {
+    let mut total = Duration::ZERO;
+    let mut state = State::new();
+    for i in 0..iters {
+        if i % 3000 == 2999 {
+            state = State::new();
+        }
+        total += step(&mut state);
+    }
+    total
+}
+
+criterion_group!(benches, plan);
+criterion_main!(benches);
