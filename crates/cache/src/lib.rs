@@ -43,10 +43,12 @@ mod cache;
 mod hash;
 mod pool;
 mod tree;
+mod types;
 
 pub use audit::Broken;
-pub use cache::{Admission, Attached, BlockCopy, CacheOptions, CacheStats, KvCache, TableChange};
+pub use cache::KvCache;
 pub use hash::{HashFn, mix};
+pub use types::{Admission, Attached, BlockCopy, CacheOptions, CacheStats, TableChange};
 
 /// Tokens in a block.
 pub const BLOCK: usize = metrale_core::KV_BLOCK as usize;

@@ -10,19 +10,20 @@
 //! older sequence needs the blocks to go on; the oldest running sequence is never preempted; each request gets exactly
 //! one last event.
 
+mod admit;
 mod apply;
 mod history;
 mod intake;
+mod rows;
 mod seq;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::effect::Effect;
-use crate::event::Event;
-use crate::kv::{Admission, KvAccounts};
+use crate::kv::KvAccounts;
 use crate::limits::PlannerLimits;
-use crate::plan::{Segment, StepPlan, TableDelta};
+use crate::plan::{StepPlan, TableDelta};
 use crate::router::SpillRouter;
 use seq::Seq;
 
@@ -143,142 +144,6 @@ impl<S: Clone> Planner<S> {
         }
     }
 
-    /// Admissions, strictly from the head of the queue.
-    fn admit(
-        &mut self,
-        kv: &mut dyn KvAccounts,
-        spill: &mut dyn SpillRouter,
-        effects: &mut Vec<Effect>,
-    ) {
-        while self.left.prefill.min(self.left.rows).min(self.left.logits) > 0 {
-            let Some(head) = self.waiting.front() else {
-                return;
-            };
-            let Some(slot) = self.slots.iter().position(Option::is_none) else {
-                return;
-            };
-            if self.limits.share_prefill && self.is_being_computed(head, kv) {
-                return;
-            }
-            let admission = Admission {
-                namespace: head.request.namespace,
-                tokens: &head.tokens,
-                reuse: !head.reports_prompt(),
-                spare: self.running.len() as u32,
-            };
-            let slot = slot as u32;
-            let Some(attached) = kv.admit(slot, &admission) else {
-                return;
-            };
-            let Some(mut seq) = self.waiting.pop_front() else {
-                return;
-            };
-            seq.make_room(self.capacity);
-            seq.computed = attached.cached;
-            seq.published = seq.computed / self.block;
-            if !restore(&mut seq, slot, kv, spill, self.block) {
-                self.plan.copies.extend(attached.copy);
-            }
-            for (index, block) in kv.table(slot).iter().enumerate() {
-                self.plan.tables.push(TableDelta {
-                    slot,
-                    index: index as u32,
-                    block: *block,
-                });
-            }
-            if seq.cached.is_none() {
-                seq.cached = Some(attached.cached);
-                effects.push(Effect::Emit {
-                    request: seq.request.id,
-                    event: Event::Admitted {
-                        cached_tokens: attached.cached,
-                    },
-                });
-            }
-            let pending = seq.pending();
-            self.slots[slot as usize] = Some(seq);
-            self.running.push(slot);
-            let rows = self.push_rows(slot, pending.min(self.left.prefill));
-            self.left.prefill -= rows;
-        }
-    }
-
-    /// Whether a running sequence is about to store more of the first blocks of `head` than the cache holds.
-    fn is_being_computed(&self, head: &Seq<S>, kv: &dyn KvAccounts) -> bool {
-        if head.reports_prompt() {
-            return false;
-        }
-        let mut cached = None;
-        self.running.iter().any(|slot| {
-            let other = self.seq(*slot);
-            if other.pending() <= 1 || other.request.namespace != head.request.namespace {
-                return false;
-            }
-            let most = (head.len() - 1).min(other.len()) as usize;
-            let common = head.tokens[..most]
-                .iter()
-                .zip(&other.tokens[..most])
-                .take_while(|(a, b)| a == b)
-                .count() as u32;
-            let common = common / self.block * self.block;
-            let cached =
-                *cached.get_or_insert_with(|| kv.cached(head.request.namespace, &head.tokens));
-            common > cached && other.computed < common
-        })
-    }
-
-    /// Plans at most `most` rows of `slot`, fewer where the step's budgets say so. Returns how many.
-    fn push_rows(&mut self, slot: u32, most: u32) -> u32 {
-        let Some(seq) = self.slots[slot as usize].as_ref() else {
-            return 0;
-        };
-        let first = seq.computed;
-        let mut rows = most.min(self.left.rows);
-        if seq.reports_prompt() {
-            rows = rows.min(self.left.logits);
-        }
-        let draws = |rows: u32| rows == seq.pending() && seq.draws();
-        let (history, bias) = seq.draw_cost();
-        let reported = (first..first + rows)
-            .filter(|p| seq.row_reports(*p))
-            .count() as u32;
-        let fits =
-            reported < self.left.logits && history <= self.left.history && bias <= self.left.bias;
-        if draws(rows) && !fits {
-            rows -= 1;
-        }
-        if rows == 0 {
-            return 0;
-        }
-        let start = self.plan.tokens.len() as u32;
-        self.plan
-            .tokens
-            .extend_from_slice(&seq.tokens[first as usize..(first + rows) as usize]);
-        for row in 0..rows {
-            if seq.row_reports(first + row) {
-                let position = first + row + 1;
-                self.plan
-                    .logits
-                    .push(seq.prompt_row(start + row, slot, position));
-                self.left.logits -= 1;
-            }
-        }
-        if draws(rows) {
-            self.plan.logits.push(seq.draw_row(start + rows - 1, slot));
-            self.left.logits -= 1;
-            self.left.history -= history;
-            self.left.bias -= bias;
-        }
-        self.plan.segments.push(Segment {
-            request: seq.request.id,
-            slot,
-            first_position: first,
-            rows: start..start + rows,
-        });
-        self.left.rows -= rows;
-        rows
-    }
-
     /// Takes the blocks of the sequence admitted last and puts it back into the queue.
     fn preempt_newest(
         &mut self,
@@ -312,31 +177,4 @@ impl<S: Clone> Planner<S> {
             None => unreachable!("slot {slot} runs and is empty"),
         }
     }
-}
-
-/// Brings spilled KV back behind the cached prefix. Whether it did.
-fn restore<S: Clone>(
-    seq: &mut Seq<S>,
-    slot: u32,
-    kv: &mut dyn KvAccounts,
-    spill: &mut dyn SpillRouter,
-    block: u32,
-) -> bool {
-    let Some(kept) = seq.spilled.take() else {
-        return false;
-    };
-    let first = seq.computed / block;
-    let used = kept.div_ceil(block);
-    let gained = kept > seq.computed
-        && spill.restore(
-            seq.request.id.0,
-            first,
-            &kv.table(slot)[first as usize..used as usize],
-        );
-    if gained {
-        seq.computed = kept;
-    } else {
-        spill.discard(seq.request.id.0);
-    }
-    gained
 }

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The rows of one sequence in the step being planned.
+
+use super::Planner;
+use crate::plan::Segment;
+
+impl<S: Clone> Planner<S> {
+    /// Plans at most `most` rows of `slot`, fewer where the step's budgets say so. Returns how many.
+    pub(super) fn push_rows(&mut self, slot: u32, most: u32) -> u32 {
+        let Some(seq) = self.slots[slot as usize].as_ref() else {
+            return 0;
+        };
+        let first = seq.computed;
+        let mut rows = most.min(self.left.rows);
+        if seq.reports_prompt() {
+            rows = rows.min(self.left.logits);
+        }
+        let draws = |rows: u32| rows == seq.pending() && seq.draws();
+        let (history, bias) = seq.draw_cost();
+        let reported = (first..first + rows)
+            .filter(|p| seq.row_reports(*p))
+            .count() as u32;
+        let fits =
+            reported < self.left.logits && history <= self.left.history && bias <= self.left.bias;
+        if draws(rows) && !fits {
+            rows -= 1;
+        }
+        if rows == 0 {
+            return 0;
+        }
+        let start = self.plan.tokens.len() as u32;
+        self.plan
+            .tokens
+            .extend_from_slice(&seq.tokens[first as usize..(first + rows) as usize]);
+        for row in 0..rows {
+            if seq.row_reports(first + row) {
+                let position = first + row + 1;
+                self.plan
+                    .logits
+                    .push(seq.prompt_row(start + row, slot, position));
+                self.left.logits -= 1;
+            }
+        }
+        if draws(rows) {
+            self.plan.logits.push(seq.draw_row(start + rows - 1, slot));
+            self.left.logits -= 1;
+            self.left.history -= history;
+            self.left.bias -= bias;
+        }
+        self.plan.segments.push(Segment {
+            request: seq.request.id,
+            slot,
+            first_position: first,
+            rows: start..start + rows,
+        });
+        self.left.rows -= rows;
+        rows
+    }
+}
