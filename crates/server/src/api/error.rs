@@ -19,6 +19,9 @@ pub enum ApiError {
     /// Nested deeper than allowed.
     #[error("the request body is nested deeper than {0} levels; flatten it")]
     TooDeep(usize),
+    /// More values than allowed.
+    #[error("the request body holds more than {0} JSON values; send it in parts")]
+    TooManyValues(usize),
     /// The content type is not JSON.
     #[error("the content type must be application/json, and is {0}")]
     ContentType(String),
@@ -224,6 +227,7 @@ impl ApiError {
             E::InvalidJson(_) | E::BodyBroken(_) => "invalid_json",
             E::DuplicateKey(_) => "duplicate_key",
             E::TooDeep(_) => "nested_too_deep",
+            E::TooManyValues(_) => "too_many_values",
             E::ContentType(_) => "unsupported_media_type",
             E::ContentEncoding(_) => "unsupported_content_encoding",
             E::BodyTooLarge(_) => "request_too_large",

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! JSON from outside: depth bounded, duplicate keys refused, numbers finite.
+//! JSON from outside: depth and number of values bounded, duplicate keys refused, numbers finite.
 //!
 //! serde_json already refuses invalid UTF-8, lone surrogates, NaN and numbers beyond f64; it would keep the last of two
 //! equal keys, which two readers of one request may see differently.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -12,16 +12,21 @@ use serde_json::{Map, Number, Value};
 
 use super::error::ApiError;
 
-/// Reads one JSON value from `bytes`, nested at most `depth` levels (below serde_json's own 128).
+/// Reads one JSON value from `bytes`, nested at most `depth` levels (below serde_json's own 128), of at most `values`
+/// values at all levels.
 ///
 /// # Errors
-/// [`ApiError::InvalidJson`] with line and column, [`ApiError::DuplicateKey`], [`ApiError::TooDeep`].
-pub fn parse(bytes: &[u8], depth: usize) -> Result<Value, ApiError> {
+/// [`ApiError::InvalidJson`] with line and column, [`ApiError::DuplicateKey`], [`ApiError::TooDeep`],
+/// [`ApiError::TooManyValues`].
+pub fn parse(bytes: &[u8], depth: usize, values: usize) -> Result<Value, ApiError> {
     let fault = RefCell::new(None);
+    let values_left = Cell::new(values);
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let seed = Bounded {
         left: depth,
         depth,
+        values_left: &values_left,
+        values,
         fault: &fault,
     };
     let value = seed
@@ -39,6 +44,8 @@ pub fn parse(bytes: &[u8], depth: usize) -> Result<Value, ApiError> {
 struct Bounded<'f> {
     left: usize,
     depth: usize,
+    values_left: &'f Cell<usize>,
+    values: usize,
     fault: &'f RefCell<Option<ApiError>>,
 }
 
@@ -64,6 +71,10 @@ impl<'de> DeserializeSeed<'de> for Bounded<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Value, D::Error> {
+        match self.values_left.get().checked_sub(1) {
+            Some(left) => self.values_left.set(left),
+            None => return Err(self.refuse(ApiError::TooManyValues(self.values))),
+        }
         json.deserialize_any(self)
     }
 }
@@ -133,7 +144,7 @@ mod tests {
     use super::*;
 
     fn code(text: &[u8]) -> &'static str {
-        parse(text, 16).expect_err("refused").code()
+        parse(text, 16, 100).expect_err("refused").code()
     }
 
     #[test]
@@ -141,7 +152,7 @@ mod tests {
         let text =
             br#"{"a": [1, -2, 0.5, true, null, "x\u00e9\n"], "b": {"a": 18446744073709551615}}"#;
         let plain: Value = serde_json::from_slice(text).expect("valid");
-        assert_eq!(parse(text, 16).expect("valid"), plain);
+        assert_eq!(parse(text, 16, 100).expect("valid"), plain);
     }
 
     #[test]
@@ -158,9 +169,17 @@ mod tests {
     #[test]
     fn depth_is_counted_exactly() {
         let nest = |n: usize| ["[".repeat(n), "]".repeat(n)].concat();
-        assert!(parse(nest(16).as_bytes(), 16).is_ok());
+        assert!(parse(nest(16).as_bytes(), 16, 100).is_ok());
         assert_eq!(code(nest(17).as_bytes()), "nested_too_deep");
         assert_eq!(code("[".repeat(100_000).as_bytes()), "nested_too_deep");
+    }
+
+    #[test]
+    fn values_are_counted_at_all_levels() {
+        let text = br#"[1, [2, 3], {"a": 4}]"#;
+        assert!(parse(text, 16, 7).is_ok());
+        let e = parse(text, 16, 6).expect_err("refused");
+        assert_eq!(e.code(), "too_many_values");
     }
 
     #[test]
@@ -179,6 +198,6 @@ mod tests {
         ] {
             assert_eq!(code(text), "invalid_json", "{}", text.escape_ascii());
         }
-        assert_eq!(parse(b"-0", 16).expect("valid").as_f64(), Some(-0.0));
+        assert_eq!(parse(b"-0", 16, 100).expect("valid").as_f64(), Some(-0.0));
     }
 }

@@ -10,8 +10,13 @@ use serde_json::{Value, json};
 pub struct Limits {
     /// Bytes of a request body. Default 32 MiB; a body is held whole, and its JSON costs a few times as much.
     pub body_bytes: usize,
+    /// Bytes of all bodies that are being read and validated at once. Default 64 MiB; beyond it requests are refused
+    /// with 429. With `json_values` it bounds what hostile bodies cost: at most 16 times as much.
+    pub bodies_bytes: usize,
     /// Levels of a body's JSON, below 128. Default 100.
     pub json_depth: usize,
+    /// Values in a body's JSON, at all levels. Default 1000000; each costs 32 bytes and its content.
+    pub json_values: usize,
     /// Header fields of a request. Default 100.
     pub headers: usize,
     /// Bytes of a request's line and header fields, at least 8192. Default 64 KiB, the read buffer of a connection.
@@ -52,7 +57,9 @@ impl Default for Limits {
     fn default() -> Self {
         Limits {
             body_bytes: 32 << 20,
+            bodies_bytes: 64 << 20,
             json_depth: 100,
+            json_values: 1_000_000,
             headers: 100,
             header_bytes: 64 << 10,
             header_timeout: Duration::from_secs(30),
@@ -82,7 +89,9 @@ impl Limits {
     pub fn describe(&self) -> Value {
         json!({
             "body_bytes": self.body_bytes,
+            "bodies_bytes": self.bodies_bytes,
             "json_depth": self.json_depth,
+            "json_values": self.json_values,
             "headers": self.headers,
             "header_bytes": self.header_bytes,
             "header_timeout": self.header_timeout.as_secs_f64(),

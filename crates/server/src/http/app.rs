@@ -68,6 +68,8 @@ pub struct App {
     pub(super) metrics: Metrics,
     /// Long tokenizations at once.
     pub(super) tokenizers: Arc<Semaphore>,
+    /// KiB of request bodies in memory.
+    pub(super) bodies: Arc<Semaphore>,
     in_flight: AtomicUsize,
     idle: Notify,
 }
@@ -78,12 +80,14 @@ impl App {
     pub fn new(config: HttpConfig, ambient: Box<dyn Ambient>) -> Arc<App> {
         let name = config.served_names.first().cloned().unwrap_or_default();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let bodies = (config.limits.bodies_bytes / 1024).min(Semaphore::MAX_PERMITS);
         Arc::new(App {
             config,
             slot: ModelSlot::default(),
             ambient,
             metrics: Metrics::new(&name),
             tokenizers: Arc::new(Semaphore::new(threads)),
+            bodies: Arc::new(Semaphore::new(bodies)),
             in_flight: AtomicUsize::new(0),
             idle: Notify::new(),
         })

@@ -3,12 +3,15 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderMap, header};
 use hyper::body::Body as _;
 use serde_json::Value;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::app::App;
@@ -17,13 +20,64 @@ use crate::api::error::ApiError;
 use crate::api::json;
 use crate::api::limits::Limits;
 
+/// A body's JSON value, and its share of the memory for bodies until it is dropped.
+pub(super) struct Read {
+    /// The value.
+    pub(super) json: Value,
+    _share: Share,
+}
+
 /// The JSON value of the body.
-pub(super) async fn read(app: &App, request: Request) -> Result<Value, ApiError> {
+pub(super) async fn read(app: &App, request: Request) -> Result<Read, ApiError> {
     let limits = &app.config.limits;
     check_headers(request.headers(), limits)?;
-    let bytes = collect(request.into_body(), limits).await?;
-    let depth = limits.json_depth;
-    on_text(app, bytes.len(), move || json::parse(&bytes, depth)).await
+    let mut share = Share::new(&app.bodies);
+    let bytes = collect(request.into_body(), limits, &mut share).await?;
+    let (depth, values) = (limits.json_depth, limits.json_values);
+    let work = move || json::parse(&bytes, depth, values);
+    let json = on_text(app, share.bytes, work).await?;
+    Ok(Read {
+        json,
+        _share: share,
+    })
+}
+
+/// A body's share of the memory for bodies, counted in KiB.
+struct Share {
+    all: Arc<Semaphore>,
+    held: Option<OwnedSemaphorePermit>,
+    bytes: usize,
+}
+
+impl Share {
+    fn new(all: &Arc<Semaphore>) -> Share {
+        Share {
+            all: Arc::clone(all),
+            held: None,
+            bytes: 0,
+        }
+    }
+
+    /// Takes as much more as `bytes` more need.
+    fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
+        self.bytes += bytes;
+        let held = self
+            .held
+            .as_ref()
+            .map_or(0, OwnedSemaphorePermit::num_permits);
+        let more = self.bytes.div_ceil(1024).saturating_sub(held);
+        let permits = u32::try_from(more).unwrap_or(u32::MAX);
+        let taken = Arc::clone(&self.all).try_acquire_many_owned(permits);
+        let taken = taken.map_err(|_| ApiError::Busy {
+            what: "it is reading as many request bodies as it has memory for".to_owned(),
+            retry_after: Duration::from_secs(1),
+        })?;
+        match &mut self.held {
+            Some(held) => held.merge(taken),
+            None => self.held = Some(taken),
+        }
+        Ok(())
+    }
 }
 
 fn check_headers(headers: &HeaderMap, limits: &Limits) -> Result<(), ApiError> {
@@ -53,7 +107,7 @@ fn check_headers(headers: &HeaderMap, limits: &Limits) -> Result<(), ApiError> {
     Ok(())
 }
 
-async fn collect(mut body: Body, limits: &Limits) -> Result<Vec<u8>, ApiError> {
+async fn collect(mut body: Body, limits: &Limits, share: &mut Share) -> Result<Vec<u8>, ApiError> {
     let end = Instant::now() + limits.body_timeout;
     let mut bytes = Vec::new();
     loop {
@@ -72,6 +126,7 @@ async fn collect(mut body: Body, limits: &Limits) -> Result<Vec<u8>, ApiError> {
                 if data.len() > limits.body_bytes - bytes.len() {
                     return Err(ApiError::BodyTooLarge(limits.body_bytes));
                 }
+                share.grow(data.len())?;
                 bytes.extend_from_slice(&data);
             }
         }

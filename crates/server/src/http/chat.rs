@@ -19,7 +19,7 @@ pub(super) async fn chat(
 ) -> Result<Response, ApiError> {
     let served = app.slot.serving()?;
     let body = body::read(&app, request).await?;
-    let chat = ChatRequest::read(&body, &app.facts(&served))?;
+    let chat = ChatRequest::read(&body.json, &app.facts(&served))?;
     drop(body);
     let name = app.name(chat.model.as_deref())?;
     let texts = chat.messages.iter().filter_map(|m| m.content.as_ref());

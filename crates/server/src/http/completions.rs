@@ -21,7 +21,7 @@ pub(super) async fn completions(
 ) -> Result<Response, ApiError> {
     let served = app.slot.serving()?;
     let body = body::read(&app, request).await?;
-    let mut asked = CompletionRequest::read(&body, &app.facts(&served))?;
+    let mut asked = CompletionRequest::read(&body.json, &app.facts(&served))?;
     drop(body);
     let name = app.name(asked.model.as_deref())?;
     let mut prompts = Vec::new();

@@ -21,7 +21,7 @@ pub(super) async fn tokenize(
 ) -> Result<Response, ApiError> {
     let served = app.slot.serving()?;
     let body = body::read(&app, request).await?;
-    let asked = TokenizeRequest::read(&body, &app.config.limits)?;
+    let asked = TokenizeRequest::read(&body.json, &app.config.limits)?;
     app.name(asked.model.as_deref())?;
     let ids = match asked.source {
         Source::Prompt {
@@ -56,7 +56,7 @@ pub(super) async fn detokenize(
 ) -> Result<Response, ApiError> {
     let served = app.slot.serving()?;
     let body = body::read(&app, request).await?;
-    let asked = DetokenizeRequest::read(&body, served.text.vocab_size())?;
+    let asked = DetokenizeRequest::read(&body.json, served.text.vocab_size())?;
     app.name(asked.model.as_deref())?;
     let prompt = served.text.decode(&asked.tokens);
     Ok(respond(&json!({ "prompt": prompt })))

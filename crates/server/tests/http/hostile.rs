@@ -192,6 +192,40 @@ fn survival_04_bodies_too_large_compressed_or_cut() {
 }
 
 #[test]
+fn survival_04_many_bodies_at_once_are_bounded_together() {
+    let mut config = config();
+    config.limits.bodies_bytes = 1 << 20;
+    config.limits.body_idle = Duration::from_secs(30);
+    config.limits.body_timeout = Duration::from_secs(30);
+    let server = Server::new(config, Script::say("x"));
+    let head = format!("{HEAD}content-length: 700001\r\n\r\n");
+    let mut first = TcpStream::connect(server.addr).expect("connect");
+    first.write_all(head.as_bytes()).expect("write");
+    first.write_all(&[b' '; 700_000]).expect("write");
+    // Until the first one's share is counted, a second one may still be read; then it is refused.
+    let padded = format!("{{\"prompt\": \"hi\"{}}}", " ".repeat(600_000));
+    let json = ("content-type", "application/json");
+    let post = || {
+        send(
+            server.addr,
+            "POST",
+            "/v1/completions",
+            &[json],
+            padded.as_bytes(),
+        )
+    };
+    let refused = std::iter::repeat_with(post).find(|reply| reply.status != 200);
+    let refused = refused.map(|reply| reply.error());
+    assert_eq!(
+        refused,
+        Some((429, "rate_limit_exceeded".into(), String::new()))
+    );
+    fine(&server);
+    drop(first);
+    while post().status != 200 {}
+}
+
+#[test]
 fn survival_06_a_reader_that_never_reads_is_cut() {
     // 250,000 events of some 200 bytes: more than any socket buffer holds.
     let server = Server::new(config(), Script::Say(vec![97; 250_000]));
@@ -280,6 +314,8 @@ fn survival_09_json_nested_doubled_and_out_of_range() {
         format!("{message},").repeat(200_000)
     );
     assert_eq!(code(many), "invalid_value");
+    let values = format!("{{\"prompt\": [{}1]}}", "1,".repeat(2_000_000));
+    assert_eq!(code(values), "too_many_values");
     // Below the limit of messages, beyond the context.
     let many = format!(
         "{{\"messages\": [{}{message}]}}",
