@@ -13,6 +13,7 @@ pub mod fields;
 pub mod json;
 pub mod limits;
 mod near;
+pub mod page;
 pub mod sampling;
 pub mod table;
 pub mod tokenize;

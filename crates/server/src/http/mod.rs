@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The HTTP side: guards, routes, answers as JSON or as server-sent events, the accept loop.
 //!
-//! A request passes, in order: the connection's limits ([`serve`]), the guard (Host, Origin, API key), the body reader
+//! A request passes, in order: the connection's limits ([`serve()`]), the guard (Host, Origin, API key), the body reader
 //! (type, size, time, JSON), validation ([`crate::api`]), the prompt (template, tokenizer), the engine, and the stage
 //! that makes text of tokens ([`crate::completion`]). A panic anywhere ends its request alone.
 //!

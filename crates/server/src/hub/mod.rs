@@ -3,7 +3,7 @@
 //!
 //! It asks the hub what a name stands for (`HEAD /org/name/resolve/REVISION/FILE` gives the commit, the file's tag and
 //! size), takes the file from the cache if it is there, and fetches it otherwise. The cache is the one that
-//! `huggingface_hub` keeps (module [`cache`]). What holds:
+//! `huggingface_hub` keeps (module `cache`). What holds:
 //!
 //! - a file has its final name only when it is whole and, where the tag is a sha256, has that hash;
 //! - a broken or killed download goes on where it stopped;

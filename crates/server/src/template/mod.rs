@@ -3,7 +3,7 @@
 //!
 //! A template is a program that came with a downloaded file and runs on a stranger's messages, so neither is trusted: it
 //! runs on fuel, with bounded depth and output, over plain data, with nothing of the machine in reach; and what comes from
-//! the messages cannot become a control token, however the template joins it (module [`guard`]). Apart from that it renders
+//! the messages cannot become a control token, however the template joins it (module `guard`). Apart from that it renders
 //! what Transformers' `apply_chat_template` renders, to the byte; goldens hold that.
 
 mod clock;
