@@ -339,10 +339,21 @@ fn get(address: &str, request: &str) -> String {
     answer
 }
 
+/// A process that does not outlive its test.
+struct Guard(std::process::Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // It has ended already where the test passed.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// The whole path in one: listen, load, answer, drain at SIGTERM.
 #[test]
 fn serve_answers_and_drains() {
-    let mut child = met(&[
+    let child = met(&[
         "serve",
         &fixture("llama"),
         "--port",
@@ -352,10 +363,12 @@ fn serve_answers_and_drains() {
         "--api-key",
         "key",
     ])
+    .stdout(Stdio::null())
     .stderr(Stdio::piped())
     .spawn()
     .unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut child = Guard(child);
+    let mut lines = BufReader::new(child.0.stderr.take().unwrap()).lines();
     let mut until = |what: &str| loop {
         let line = lines.next().expect("the server ended early").unwrap();
         if line.contains(what) {
@@ -369,7 +382,7 @@ fn serve_answers_and_drains() {
         .unwrap()
         .trim_end_matches("/v1")
         .to_owned();
-    until("ready");
+    until(" ready");
     let body = r#"{"model": "llama", "prompt": "The capital", "max_tokens": 4, "temperature": 0}"#;
     let post = |key: &str| {
         format!(
@@ -385,9 +398,9 @@ fn serve_answers_and_drains() {
     );
     assert!(get(&address, &post("other")).starts_with("HTTP/1.1 401"));
     let killed = Command::new("kill")
-        .args(["-TERM", &child.id().to_string()])
+        .args(["-TERM", &child.0.id().to_string()])
         .status()
         .unwrap();
     assert!(killed.success());
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(child.0.wait().unwrap().code(), Some(0));
 }

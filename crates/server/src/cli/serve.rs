@@ -117,6 +117,7 @@ fn spawn_loader(
     let work = move || match load(options, &machine) {
         Ok(model) => {
             app.slot.ready(model.served.clone());
+            tracing::info!("ready");
             *loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some(model);
         }
         Err(failure) => {
@@ -146,6 +147,6 @@ pub(super) fn load(options: LoadOptions, machine: &Machine) -> Result<LoadedMode
     machine.console.end();
     let loaded = loaded.or_exit(Exit::Machine)?;
     let seconds = started.elapsed().as_secs_f64();
-    tracing::info!(seconds, digest = %loaded.served.card.digest, tokens = loaded.served.card.max_model_len, "ready");
+    tracing::info!(seconds, digest = %loaded.served.card.digest, tokens = loaded.served.card.max_model_len, "loaded");
     Ok(loaded)
 }
