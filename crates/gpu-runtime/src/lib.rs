@@ -5,9 +5,11 @@
 //! arenas are the only device allocation; they are raw memory, and no safe code ever holds a reference into one.
 //!
 //! - [`HostBackend`]: class `cpu`, the kernels and the thread team of `metrale-host-kernels`.
+//! - [`CudaBackend`]: NVIDIA devices, with the kernels that the build compiled. Loads the driver when it is opened.
 //! - [`Recording`], [`Checked`], [`Faulty`]: decorators, for tests and for catching faults.
 
 mod backend;
+mod cuda;
 mod decorators;
 mod error;
 mod host;
@@ -15,6 +17,7 @@ mod host;
 pub use backend::{
     ArenasId, DeviceInfo, Fence, GpuBackend, Kernel, Launch, Loc, Program, Progress, Queue,
 };
+pub use cuda::{CudaBackend, CudaOptions, CudaStartError};
 pub use decorators::{Call, Checked, Divergence, FaultPlan, Faulty, Recording, replay};
 pub use error::{BindError, DeviceFault, OutOfMemory, Unresolved};
 pub use host::{HostBackend, HostOptions, StartError};
