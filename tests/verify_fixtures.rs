@@ -10,6 +10,7 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use metrale_model_engine::Prepared;
 use metrale_model_engine::verify::{self, Reference, Report};
 use metrale_model_weights::Checkpoint;
 use support::{Result, Setup, TempCopy, fixture};
@@ -64,6 +65,23 @@ fn every_exact_fixture_is_within_its_bound_along_every_schedule() {
             "{name}: the margins of the fixture are too small to compare"
         );
         assert!(report.passed(), "{name}: {report:#?}");
+    }
+}
+
+/// Reference files of other hands do not record their rounding: the estimate must not refuse what is right, nor pass what
+/// the recorded bound would see.
+#[test]
+fn the_estimated_bound_is_near_the_recorded_one() {
+    let library = support::library().unwrap();
+    for name in EXACT {
+        let (folder, reference) = open(name).unwrap();
+        let prepared = Prepared::new(&library, Checkpoint::open(&folder).unwrap(), &[]).unwrap();
+        let recorded = 8.0 * reference.f64_diff.unwrap();
+        let estimate = verify::estimated_bound(&prepared.instance, &reference);
+        assert!(
+            recorded < estimate && estimate < 8.0 * recorded,
+            "{name}: {estimate} {recorded}"
+        );
     }
 }
 

@@ -2,7 +2,7 @@
 //! `rope_angles` and `rope`: rotary position embedding, arXiv 2104.09864, in the half-split layout of Hugging Face.
 //!
 //! *Spec*: angle = `f32(position) * inv_freq` in f32; cosine and sine by [`metrale_core::numeric::math::sin_cos`], each
-//! times `scale` in f32. Rotation of (a, b) = (x[i], x[i + rot/2]): `a*c - b*s` and `b*c + a*s`, each product and the sum
+//! times `scale` in f32. Rotation of (a, b) = (`x[i]`, `x[i + rot/2]`): `a*c - b*s` and `b*c + a*s`, each product and the sum
 //! rounded. Columns from `rot` on stay.
 
 use metrale_core::numeric::math;

@@ -5,7 +5,7 @@
 //! Checkpoint --Prepared::new--> instance, recipes --Prepared::plan--> Plan --load--> TransformerModel --Engine::start--> requests
 //! ```
 //!
-//! The [`Model`](traits::Model) trait is what drives a step; [`TransformerModel`](model::TransformerModel) is its one
+//! The [`Model`] trait is what drives a step; [`TransformerModel`] is its one
 //! implementation, a plan bound and recorded. [`adapters`] join crates that may not know each other. There is no HTTP
 //! here and no direct device call.
 

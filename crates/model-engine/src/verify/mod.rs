@@ -10,6 +10,7 @@ mod schedule;
 
 use std::time::Duration;
 
+use metrale_circuit::Instance;
 use metrale_core::{SampleRow, StepBlock, StepFull, StepLayout, StepLimits};
 use metrale_gpu_runtime::{DeviceFault, Progress};
 
@@ -92,6 +93,17 @@ pub fn limits(reference: &Reference) -> StepLimits {
         history: 1,
         bias: 1,
     }
+}
+
+/// A bound for a reference that does not record what rounding did to it: 8 times the error of a random walk of f32
+/// roundings (unit 2^-24), one for each step of each matrix's contraction, relative to the largest logit. Looser than a
+/// recorded difference by a factor of 2 to 5 on the tiny fixtures, and still far below what a wrong parameter does.
+#[must_use]
+pub fn estimated_bound(instance: &Instance, reference: &Reference) -> f32 {
+    let matrices = instance.weights().iter().filter(|w| w.shape.len() == 2);
+    let steps: u64 = matrices.map(|w| w.shape[1]).sum();
+    let largest = reference.logits.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+    8.0 * (steps as f32).sqrt() * f32::EPSILON / 2.0 * largest
 }
 
 /// KV blocks that a verification with these limits needs.

@@ -4,10 +4,11 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
+use metrale_circuit::CircuitLibrary;
 use metrale_core::Elem;
 use metrale_gpu_runtime::{HostBackend, HostOptions};
 use metrale_model_engine::verify::{self, Reference, Report};
-use metrale_model_engine::{PlanOptions, load};
+use metrale_model_engine::{PlanOptions, Prepared, load};
 
 use super::circuit::prepared;
 use super::exit::{Exit, Failure, OrExit};
@@ -26,16 +27,17 @@ pub(super) fn verify(values: &Values<'_>, machine: &Machine) -> Result<(), Failu
         .ok_or_else(|| Failure::text(Exit::Usage, "met verify needs --reference FILE"))?;
     let reference = Reference::read(&file).or_exit(Exit::Usage)?;
     let stated = values.number("bound").map(|b| b as f32);
+    let library = assembly::library().or_exit(Exit::Failed)?;
+    let prepared = prepared(values, machine, &library)?;
     let bound = stated
         .or_else(|| reference.f64_diff.map(|d| d * ROUNDINGS))
-        .ok_or_else(|| {
-            let what = format!(
-                "{} does not say what rounding did to it: give --bound X",
-                file.display()
-            );
-            Failure::text(Exit::Usage, what)
-        })?;
-    let report = run(values, machine, &reference, bound)?;
+        .unwrap_or_else(|| {
+            machine
+                .console
+                .note("the reference does not record its rounding: the bound is an estimate");
+            verify::estimated_bound(&prepared.instance, &reference)
+        });
+    let report = run(values, machine, &library, prepared, &reference, bound)?;
     machine.console.print(&text(&report))?;
     if report.passed() {
         Ok(())
@@ -47,11 +49,11 @@ pub(super) fn verify(values: &Values<'_>, machine: &Machine) -> Result<(), Failu
 fn run(
     values: &Values<'_>,
     machine: &Machine,
+    library: &CircuitLibrary,
+    prepared: Prepared,
     reference: &Reference,
     bound: f32,
 ) -> Result<Report, Failure> {
-    let library = assembly::library().or_exit(Exit::Failed)?;
-    let prepared = prepared(values, machine, &library)?;
     let limits = verify::limits(reference);
     let options = PlanOptions {
         class: "cpu".into(),
@@ -61,11 +63,7 @@ fn run(
         limits,
         fuse: true,
     };
-    let plan = Arc::new(
-        prepared
-            .plan(&library, &options)
-            .or_exit(Exit::Checkpoint)?,
-    );
+    let plan = Arc::new(prepared.plan(library, &options).or_exit(Exit::Checkpoint)?);
     let host = HostOptions {
         threads: values.count("threads").unwrap_or(0),
         isa: options::isa(machine)?,
