@@ -232,12 +232,13 @@ impl Tokenizer {
     fn encode_pieces(&self, text: &str, found: &[Found]) -> tokenizers::Result<Vec<u32>> {
         let mut string = PreTokenizedString::from(text);
         if !found.is_empty() {
+            // Nothing is normalized yet, so both ranges are the same; finding an original one would cost the whole text.
             string.split(|_, whole| {
                 let piece = |range: Range<usize>, id: Option<u32>| {
                     let len = range.len();
                     let tokens = id.map(|id| vec![Token::new(id, String::new(), (0, len))]);
                     whole
-                        .slice(Within::Original(range))
+                        .slice(Within::Normalized(range))
                         .map(|s| (s, tokens))
                         .ok_or("a token off a character's border")
                 };

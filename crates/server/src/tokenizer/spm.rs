@@ -83,3 +83,101 @@ fn merges(
         .map(|(_, _, at, text)| (text[..at].to_owned(), text[at..].to_owned()))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::gguf::{Facts, build};
+    use crate::text_face::Specials;
+    use crate::tokenizer::Tokenizer;
+
+    /// A vocabulary of its own kind: `<unk> <s> </s>`, the 256 bytes, then the tokens given, each with its score.
+    fn tokenizer(tokens: &[(&str, f32)], user_defined: &[&str]) -> Tokenizer {
+        let mut facts = Facts {
+            model: "llama".into(),
+            bos: Some(1),
+            eos: Some(2),
+            unknown: Some(0),
+            ..Facts::default()
+        };
+        let mut put = |text: String, kind: i64, score: f32| {
+            facts.tokens.push(text);
+            facts.types.push(kind);
+            facts.scores.push(score);
+        };
+        for (text, kind) in [("<unk>", 2), ("<s>", 3), ("</s>", 3)] {
+            put(text.into(), kind, 0.0);
+        }
+        (0..=255u8).for_each(|b| put(format!("<0x{b:02X}>"), 6, 0.0));
+        for (text, score) in tokens {
+            put((*text).into(), 1, *score);
+        }
+        for text in user_defined {
+            put((*text).into(), 4, 0.0);
+        }
+        build(&facts).unwrap()
+    }
+
+    fn texts(t: &Tokenizer, text: &str) -> Vec<String> {
+        let ids = t.encode(text, Specials::Parse, true).unwrap();
+        ids.into_iter()
+            .map(|id| String::from_utf8_lossy(t.token_bytes(id).unwrap()).into_owned())
+            .collect()
+    }
+
+    #[test]
+    fn the_pair_with_the_highest_score_is_joined_first() {
+        let base = [("\u{2581}", -9.0), ("a", -9.0), ("b", -9.0), ("c", -9.0)];
+        let left = [&base[..], &[("ab", -1.0), ("bc", -2.0)]].concat();
+        let right = [&base[..], &[("ab", -2.0), ("bc", -1.0)]].concat();
+        // BOS, the space that opens a text, then the joined pair and the rest.
+        assert_eq!(
+            texts(&tokenizer(&left, &[]), "abc"),
+            ["<s>", " ", "ab", "c"]
+        );
+        assert_eq!(
+            texts(&tokenizer(&right, &[]), "abc"),
+            ["<s>", " ", "a", "bc"]
+        );
+    }
+
+    #[test]
+    fn what_the_vocabulary_lacks_falls_back_to_bytes() {
+        let t = tokenizer(&[("\u{2581}", -1.0), ("a", -1.0)], &[]);
+        assert_eq!(
+            t.encode("a\u{e9}", Specials::AsText, false).unwrap(),
+            [259, 260, 3 + 0xc3, 3 + 0xa9]
+        );
+        assert_eq!(
+            t.decode(&[259, 260, 3 + 0xc3, 3 + 0xa9], true).unwrap(),
+            "a\u{e9}"
+        );
+    }
+
+    #[test]
+    fn user_defined_tokens_are_split_off_first() {
+        let t = tokenizer(
+            &[("\u{2581}", -1.0), ("\n", -1.0), ("\n\n", -0.5)],
+            &["\n\n\n"],
+        );
+        assert_eq!(
+            t.encode("\n\n\n\n", Specials::AsText, false).unwrap()[0],
+            262
+        );
+    }
+
+    #[test]
+    fn scores_of_another_length_are_refused() {
+        let facts = Facts {
+            model: "llama".into(),
+            tokens: vec!["a".into(), "b".into()],
+            scores: vec![0.0],
+            ..Facts::default()
+        };
+        assert!(
+            build(&facts)
+                .unwrap_err()
+                .to_string()
+                .contains("1 entries for 2 tokens")
+        );
+    }
+}
