@@ -17,7 +17,9 @@ pub enum LoadError {
     #[error(transparent)]
     Memory(#[from] OutOfMemory),
     /// A folder that holds a configuration only.
-    #[error("{0} has a configuration but no weights: plans can be made from it, answers cannot")]
+    #[error(
+        "{0} has a configuration but no weights: plans can be made from it, answers cannot; fetch its safetensors files too"
+    )]
     NoWeights(String),
     /// A weight could not be brought to the device.
     #[error(transparent)]

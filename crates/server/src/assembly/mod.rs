@@ -4,6 +4,7 @@
 //! [`open`] reads headers, makes the plan and touches no device: what it prints is the whole memory of the process to
 //! come. [`Opened::load`] does the rest. The command line and the tests start here.
 
+mod blame;
 mod defaults;
 mod live;
 mod memory;
@@ -25,9 +26,11 @@ use crate::template::{ChatTemplate, TemplateError, TemplateLimits, TemplateToken
 use crate::text_face;
 use crate::tokenizer::Tokenizer;
 
+pub use blame::Blame;
 pub use defaults::SamplingFlags;
 pub use live::LiveEngine;
 pub use memory::available_memory;
+pub use sizes::SizeError;
 
 /// How a model is loaded. [`LoadOptions::new`] gives every default.
 #[derive(Clone, Debug)]

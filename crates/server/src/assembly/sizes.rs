@@ -4,12 +4,11 @@
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
-use anyhow::{Result, bail};
 use metrale_circuit::Plan;
 use metrale_config::ConfigSource;
 use metrale_core::{Elem, KV_BLOCK, StepLimits};
 use metrale_model_engine::Prepared;
-use metrale_scheduler::PlannerLimits;
+use metrale_scheduler::{LimitsError, PlannerLimits};
 use serde_json::json;
 
 use super::{LoadOptions, available_memory};
@@ -18,6 +17,54 @@ use crate::engine_face::Setting;
 /// Share of the free memory that the KV pool takes at most when no size is given.
 const KV_SHARE: u64 = 4;
 
+/// Options that do not go together with the checkpoint or the machine.
+#[derive(Debug, thiserror::Error)]
+pub enum SizeError {
+    /// A context beyond the checkpoint's.
+    #[error(
+        "--max-seq-len {wanted} is more than the {context} tokens that the checkpoint was trained for; give at most {context}"
+    )]
+    Context {
+        /// Tokens asked for.
+        wanted: u32,
+        /// Tokens of the checkpoint.
+        context: u64,
+    },
+    /// Limits that contradict each other.
+    #[error(transparent)]
+    Limits(#[from] LimitsError),
+    /// No size is given, and the system does not say what it has.
+    #[error("the system does not say how much memory is free: give --kv-cache-bytes")]
+    UnknownMemory,
+    /// A given pool that holds nothing.
+    #[error(
+        "--kv-cache-bytes {room} holds {blocks} blocks of {block} bytes; give at least {least}"
+    )]
+    SmallPool {
+        /// Bytes of the pool.
+        room: u64,
+        /// Blocks that it holds.
+        blocks: u64,
+        /// Bytes of one.
+        block: u64,
+        /// Bytes of the smallest pool.
+        least: u64,
+    },
+    /// Nothing is given, and too little is free.
+    #[error(
+        "a quarter of the free memory, {room} bytes, is too little for the smallest KV pool of {least} bytes; free some, or give --kv-cache-bytes"
+    )]
+    LittleMemory {
+        /// Bytes of the pool.
+        room: u64,
+        /// Bytes of the smallest pool.
+        least: u64,
+    },
+}
+
+/// Blocks that a pool must hold at least.
+const LEAST_BLOCKS: u64 = 2;
+
 pub(super) struct Sizes {
     pub(super) planner: PlannerLimits,
     pub(super) step: StepLimits,
@@ -25,13 +72,11 @@ pub(super) struct Sizes {
     pub(super) kv_blocks: u64,
 }
 
-pub(super) fn choose(options: &LoadOptions, prepared: &Prepared) -> Result<Sizes> {
+pub(super) fn choose(options: &LoadOptions, prepared: &Prepared) -> Result<Sizes, SizeError> {
     let context = prepared.instance.context();
     let max_seq_len = match options.max_seq_len {
         Some(wanted) if u64::from(wanted) > context => {
-            bail!(
-                "--max-seq-len {wanted} is more than the {context} tokens that the checkpoint was trained for"
-            )
+            return Err(SizeError::Context { wanted, context });
         }
         Some(wanted) => wanted,
         None => u32::try_from(context).unwrap_or(u32::MAX),
@@ -75,23 +120,31 @@ fn kv_of(prepared: &Prepared) -> Elem {
     }
 }
 
-fn blocks(options: &LoadOptions, prepared: &Prepared, kv: Elem, step: &StepLimits) -> Result<u64> {
+fn blocks(
+    options: &LoadOptions,
+    prepared: &Prepared,
+    kv: Elem,
+    step: &StepLimits,
+) -> Result<u64, SizeError> {
     let block = prepared.instance.kv_bytes_per_block(kv);
     let full = u64::from(step.slots) * u64::from(step.blocks_per_slot);
-    let room = match (options.kv_bytes, available_memory()) {
-        (Some(bytes), _) => bytes,
-        (None, Some(free)) => free / KV_SHARE,
-        (None, None) => {
-            bail!("the system does not say how much memory is free: give --kv-cache-bytes")
-        }
-    };
-    let blocks = full.min(room / block);
-    if blocks < 2 {
-        bail!(
-            "a KV pool of {room} bytes holds {blocks} blocks of {block} bytes, at least 2 are needed"
-        );
+    let given = options.kv_bytes;
+    let room = given.or_else(|| Some(available_memory()? / KV_SHARE));
+    let room = room.ok_or(SizeError::UnknownMemory)?;
+    let blocks = room / block;
+    let least = LEAST_BLOCKS.saturating_mul(block);
+    if blocks >= LEAST_BLOCKS {
+        return Ok(full.min(blocks));
     }
-    Ok(blocks)
+    Err(match given {
+        None => SizeError::LittleMemory { room, least },
+        Some(_) => SizeError::SmallPool {
+            room,
+            blocks,
+            block,
+            least,
+        },
+    })
 }
 
 /// Seconds since 1970 at which the checkpoint was last written; 0 where the system does not say.

@@ -16,7 +16,7 @@ use super::model::Model;
 use super::options;
 use super::parser::Values;
 use super::signals;
-use crate::assembly::{self, LoadOptions, LoadedModel};
+use crate::assembly::{self, Blame, LoadOptions, LoadedModel};
 use crate::http::{self, App, Ended, SystemAmbient};
 use crate::hub::Progress;
 
@@ -138,15 +138,24 @@ fn spawn_loader(
 /// Opens, plans, tells the plan, loads.
 pub(super) fn load(options: LoadOptions, machine: &Machine) -> Result<LoadedModel, Failure> {
     let started = Instant::now();
-    let opened = assembly::open(options).or_exit(Exit::Checkpoint)?;
+    let opened = assembly::open(options).map_err(blamed)?;
     tracing::info!("memory plan\n{}", opened.plan.memory_text().trim_end());
     machine
         .console
         .begin("weights", Some(opened.weight_bytes()), 0);
     let loaded = opened.load(|bytes| machine.console.advance(bytes));
     machine.console.end();
-    let loaded = loaded.or_exit(Exit::Machine)?;
+    let loaded = loaded.map_err(blamed)?;
     let seconds = started.elapsed().as_secs_f64();
     tracing::info!(seconds, digest = %loaded.served.card.digest, tokens = loaded.served.card.max_model_len, "loaded");
     Ok(loaded)
+}
+
+fn blamed(why: anyhow::Error) -> Failure {
+    let exit = match Blame::of(&why) {
+        Blame::Options => Exit::Usage,
+        Blame::Checkpoint => Exit::Checkpoint,
+        Blame::Machine => Exit::Machine,
+    };
+    Failure::new(exit, why)
 }

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whose fault it is that a model is not served.
+
+use anyhow::Error;
+use metrale_gpu_runtime::StartError;
+use metrale_model_engine::{LoadError, engine};
+
+use super::SizeError;
+
+/// Whose fault it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blame {
+    /// The caller's: an option.
+    Options,
+    /// The checkpoint's.
+    Checkpoint,
+    /// The machine's: memory, threads.
+    Machine,
+}
+
+impl Blame {
+    /// For an error of [`open`](super::open) or [`Opened::load`](super::Opened::load).
+    #[must_use]
+    pub fn of(error: &Error) -> Blame {
+        match error.downcast_ref::<SizeError>() {
+            Some(SizeError::LittleMemory { .. }) => return Blame::Machine,
+            Some(_) => return Blame::Options,
+            None => {}
+        }
+        match error.downcast_ref::<LoadError>() {
+            Some(LoadError::Memory(_) | LoadError::Setup(_)) => return Blame::Machine,
+            Some(LoadError::NoWeights(_) | LoadError::Pack(_)) => return Blame::Checkpoint,
+            None => {}
+        }
+        match error.is::<StartError>() || error.is::<engine::StartError>() {
+            true => Blame::Machine,
+            false => Blame::Checkpoint,
+        }
+    }
+}

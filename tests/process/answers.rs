@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Answers over a real socket, alone and in a crowd.
+
+use serde_json::{Value, json};
+
+use crate::checkpoints::{deep, fixture};
+use crate::client::{Stream, text};
+use crate::met::Met;
+
+fn chat(temperature: f64, seed: u64, max_tokens: u32) -> Value {
+    json!({
+        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "temperature": temperature, "seed": seed, "max_tokens": max_tokens, "ignore_eos": true,
+    })
+}
+
+#[test]
+fn chat_and_completion_answer_whole_and_streamed() {
+    for (model, name) in [("llama", "llama"), ("llama-gguf/model.gguf", "model")] {
+        let met = Met::ready(&fixture(model), &["--kv-cache-bytes", "2000000"]);
+        let digest = met.get("/serve-config").ok()["system_fingerprint"].clone();
+        assert_eq!(digest.as_str().map(str::len), Some(16));
+        let completion =
+            json!({"prompt": "The capital", "max_tokens": 12, "temperature": 0.7, "seed": 3});
+        for (path, body) in [
+            ("/v1/chat/completions", chat(0.7, 3, 12)),
+            ("/v1/completions", completion),
+        ] {
+            let whole = met.post(path, &body).ok();
+            assert_eq!(whole["system_fingerprint"], digest, "{path}");
+            assert_eq!(whole["model"], name, "{path}");
+            let choice = &whole["choices"][0];
+            let said = choice["text"]
+                .as_str()
+                .or(choice["message"]["content"].as_str());
+            let events = met.stream(path, &body).finish();
+            assert_eq!(Some(text(&events).as_str()), said, "{path}");
+            assert!(events.iter().all(|e| e["system_fingerprint"] == digest));
+            let finish = |c: &Value| c["finish_reason"].clone();
+            assert_eq!(
+                finish(&events.last().unwrap()["choices"][0]),
+                finish(choice)
+            );
+        }
+    }
+}
+
+#[test]
+fn survival_17_an_equal_seed_gives_an_equal_answer_in_a_crowd() {
+    let met = Met::ready(deep(), &["--kv-cache-bytes", "160000000"]);
+    let path = "/v1/chat/completions";
+    let body = chat(1.2, 7, 40);
+    let alone = met.post(path, &body).ok();
+    let said = |answer: &Value| answer["choices"][0]["message"]["content"].clone();
+    assert_ne!(said(&alone), said(&met.post(path, &chat(1.2, 8, 40)).ok()));
+    // Eight others, each of its own length, that run before and after.
+    let crowd: Vec<Stream> = (0..8)
+        .map(|i| {
+            let prompt = "Beside. ".repeat(i + 1);
+            let other =
+                json!({"prompt": prompt, "max_tokens": 400, "temperature": 1, "ignore_eos": true});
+            let mut stream = met.stream("/v1/completions", &other);
+            stream.next().expect("a first event");
+            stream
+        })
+        .collect();
+    met.wait_running(8);
+    let crowded = met.post(path, &body).ok();
+    let running = met.metric("vllm:num_requests_running");
+    assert_eq!(running, 8.0, "the crowd went home before the answer ended");
+    drop(crowd);
+    assert_eq!(said(&crowded), said(&alone));
+    assert_eq!(crowded["system_fingerprint"], alone["system_fingerprint"]);
+    // Nor do threads or the room for others matter.
+    let args = [
+        "--kv-cache-bytes",
+        "20000000",
+        "--threads",
+        "1",
+        "--max-prefill-tokens",
+        "5",
+    ];
+    let other = Met::ready(deep(), &args);
+    assert_eq!(said(&other.post(path, &body).ok()), said(&alone));
+}

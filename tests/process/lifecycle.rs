@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From the start to the end of a server: loading, draining, stopping, being killed; and clients that leave.
+
+use serde_json::{Value, json};
+
+use crate::checkpoints::{deep, fixture};
+use crate::client::Stream;
+use crate::met::{Met, folder, until};
+
+/// Room for nine sequences of the deep checkpoint.
+const DEEP: [&str; 2] = ["--kv-cache-bytes", "160000000"];
+
+/// A completion that goes on for seconds on the deep checkpoint.
+fn long() -> Value {
+    json!({"prompt": "The capital", "max_tokens": 400, "temperature": 0, "ignore_eos": true})
+}
+
+/// A stream of which the first event has come.
+fn begun(met: &Met) -> Stream {
+    let mut stream = met.stream("/v1/completions", &long());
+    stream.next().expect("a first event");
+    stream
+}
+
+#[test]
+fn it_listens_before_the_model_is_loaded() {
+    let home = folder("home");
+    let met = Met::serve(deep(), &home, &DEEP);
+    let early = met.get("/ready");
+    let refused = met.post("/v1/completions", &long());
+    assert_eq!(met.get("/health/live").status, 200);
+    assert!(!met.log().contains("ready"), "this test came too late");
+    assert_eq!(
+        (early.status, early.json()["status"].as_str()),
+        (503, Some("loading"))
+    );
+    assert_eq!(refused.error(), (503, "model_loading".to_owned()));
+    assert_eq!(refused.retry_after.as_deref(), Some("1"));
+    until("ready", || (met.get("/ready").status == 200).then_some(()));
+    assert_eq!(met.get("/health").status, 200);
+    let answer = json!({"prompt": "The capital", "max_tokens": 1});
+    assert_eq!(met.post("/v1/completions", &answer).status, 200);
+}
+
+#[test]
+fn survival_48_a_signal_while_loading_ends_it() {
+    let mut met = Met::serve(deep(), &folder("home"), &DEEP);
+    until("an answer", || {
+        (met.get("/health/live").status == 200).then_some(())
+    });
+    met.signal("TERM");
+    assert_eq!(met.ended(), Some(0));
+}
+
+#[test]
+fn survival_48_sigterm_under_load_drains() {
+    let mut met = Met::ready(deep(), &DEEP);
+    let streams: Vec<Stream> = (0..4).map(|_| begun(&met)).collect();
+    met.signal("TERM");
+    until("draining", || {
+        (met.get("/ready").status == 503).then_some(())
+    });
+    assert_eq!(met.get("/ready").json()["status"], "draining");
+    let late = met.post("/v1/completions", &long());
+    assert_eq!(late.error(), (503, "shutting_down".to_owned()));
+    assert_eq!(late.retry_after.as_deref(), Some("1"));
+    for stream in streams {
+        let events = stream.finish();
+        let finish = &events.last().unwrap()["choices"][0]["finish_reason"];
+        assert_eq!(finish, "length");
+    }
+    assert_eq!(met.ended(), Some(0));
+}
+
+#[test]
+fn survival_48_the_second_sigterm_stops_at_once() {
+    let mut met = Met::ready(deep(), &DEEP);
+    let mut stream = begun(&met);
+    met.signal("TERM");
+    until("draining", || {
+        (met.get("/ready").status == 503).then_some(())
+    });
+    met.signal("TERM");
+    met.ended();
+    let mut events = 0;
+    while let Some(data) = stream.next() {
+        assert_ne!(data, "[DONE]", "a stream that was cut is not done");
+        events += 1;
+    }
+    assert!(
+        events < 399,
+        "all {events} events came: nothing was stopped"
+    );
+}
+
+#[test]
+fn survival_48_sigkill_leaves_no_lock() {
+    let home = folder("home");
+    let mut met = Met::serve(deep(), &home, &DEEP);
+    met.signal("KILL");
+    assert_eq!(met.ended(), None);
+    let mut met = Met::serve(&fixture("llama"), &home, &[]);
+    until("ready", || (met.get("/ready").status == 200).then_some(()));
+    met.signal("INT");
+    assert_eq!(met.ended(), Some(0));
+}
+
+#[test]
+fn survival_5_a_client_that_leaves_gives_back_what_it_held() {
+    let met = Met::ready(deep(), &DEEP);
+    let usage = || met.metric("vllm:kv_cache_usage_perc");
+    let before = usage();
+    let streams: Vec<Stream> = (0..3).map(|_| begun(&met)).collect();
+    met.wait_running(3);
+    assert!(usage() > before);
+    drop(streams);
+    met.wait_running(0);
+    until("free blocks", || (usage() == before).then_some(()));
+    let prompt = json!({"prompt": "The capital", "max_tokens": 4});
+    assert_eq!(met.post("/v1/completions", &prompt).status, 200);
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What cannot be served: each has its exit status, and a message with what, where, why and what to do.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+
+use crate::checkpoints::fixture;
+use crate::met::{Met, command, folder, run};
+
+/// `met serve MODEL` with more arguments must end with `code` and say all of `words`.
+fn refused(model: &str, more: &[&str], code: i32, words: &[&str]) {
+    let (ended, _, err) = run(&[&["serve", model], more].concat());
+    let said = err.lines().last().unwrap_or_default();
+    assert_eq!(ended, code, "{model} {more:?}: {err}");
+    for word in words {
+        assert!(
+            said.contains(word),
+            "{model} {more:?}: no {word:?} in {said}"
+        );
+    }
+}
+
+const FREE: [&str; 2] = ["--port", "0"];
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn a_path_that_is_not_there() {
+    refused(
+        "./absent.gguf",
+        &FREE,
+        4,
+        &["./absent.gguf", "no such path", "smollm2-135m"],
+    );
+}
+
+#[test]
+fn survival_36_a_gguf_that_breaks_off() {
+    let folder = folder("truncated");
+    let whole = fs::read(fixture("llama-gguf/model.gguf")).unwrap();
+    // Inside the magic number, the keys, the tensor table and the tensors.
+    for length in [2, 100, 8_500, whole.len() / 2, whole.len() - 1] {
+        let path = folder.join(format!("first-{length}.gguf"));
+        fs::write(&path, &whole[..length]).unwrap();
+        refused(text(&path), &FREE, 3, &[text(&path)]);
+    }
+    let half = folder.join(format!("first-{}.gguf", whole.len() / 2));
+    refused(
+        text(&half),
+        &FREE,
+        3,
+        &["tensor", "bytes", "fetch the file again"],
+    );
+}
+
+#[test]
+fn a_folder_without_weights() {
+    let folder = folder("config-only");
+    for file in ["config.json", "tokenizer.json"] {
+        fs::copy(fixture("llama").join(file), folder.join(file)).unwrap();
+    }
+    refused(text(&folder), &FREE, 3, &[text(&folder), "no weights"]);
+}
+
+#[test]
+fn a_folder_without_a_tokenizer() {
+    let folder = folder("mute");
+    for file in ["config.json", "model.safetensors"] {
+        fs::copy(fixture("llama").join(file), folder.join(file)).unwrap();
+    }
+    refused(text(&folder), &FREE, 3, &[text(&folder), "tokenizer.json"]);
+}
+
+#[test]
+fn a_folder_without_a_checkpoint() {
+    let folder = folder("empty");
+    refused(
+        text(&folder),
+        &FREE,
+        3,
+        &[text(&folder), "config.json", "GGUF"],
+    );
+}
+
+#[test]
+fn a_port_in_use() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let words = ["127.0.0.1", port.as_str(), "in use", "--port"];
+    refused(text(&fixture("llama")), &["--port", &port], 5, &words);
+}
+
+#[test]
+fn a_host_that_is_not_of_this_machine() {
+    // TEST-NET-1: no machine has it.
+    let arguments = ["--host", "192.0.2.1", "--port", "0"];
+    refused(
+        text(&fixture("llama")),
+        &arguments,
+        5,
+        &["192.0.2.1", "--host"],
+    );
+}
+
+#[test]
+fn a_context_beyond_the_checkpoints() {
+    let arguments = ["--port", "0", "--max-seq-len", "4096"];
+    let words = ["--max-seq-len 4096", "512 tokens"];
+    refused(text(&fixture("llama")), &arguments, 2, &words);
+}
+
+#[test]
+fn a_pool_too_small_for_anything() {
+    let arguments = ["--port", "0", "--kv-cache-bytes", "100"];
+    refused(
+        text(&fixture("llama")),
+        &arguments,
+        2,
+        &["--kv-cache-bytes", "100", "8192"],
+    );
+}
+
+#[test]
+fn more_pool_than_the_sequences_need_is_not_taken() {
+    let arguments = [
+        "--max-num-seqs",
+        "1024",
+        "--kv-cache-bytes",
+        "1125899906842624",
+    ];
+    let met = Met::ready(&fixture("llama"), &arguments);
+    let settings = met.get("/serve-config").ok()["settings"].clone();
+    assert_eq!(settings["kv-cache-tokens"]["value"], 1024 * 512);
+}
+
+#[test]
+fn an_unknown_variable() {
+    let home = folder("home");
+    let mut command = command(&["serve", text(&fixture("llama")), "--port", "0"], &home);
+    let output = command.env("METRALE_HOEM", "x").output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{err}");
+    assert!(
+        err.contains("METRALE_HOEM") && err.contains("METRALE_HOME"),
+        "{err}"
+    );
+}
