@@ -339,6 +339,29 @@ fn get(address: &str, request: &str) -> String {
     answer
 }
 
+#[test]
+fn a_json_log_holds_nothing_else() {
+    let model = fixture("llama");
+    let json = [
+        "--temperature",
+        "0",
+        "--log-format",
+        "json",
+        "--log-level",
+        "info",
+    ];
+    let (code, _, err) =
+        output(&[&["run", model.as_str(), "The capital"][..], &RUN, &json].concat());
+    assert_eq!(code, 0, "{err}");
+    assert!(err.lines().count() > 3, "{err}");
+    for line in err.lines() {
+        assert!(
+            serde_json::from_str::<serde_json::Value>(line).is_ok(),
+            "{line}"
+        );
+    }
+}
+
 /// A process that does not outlive its test.
 struct Guard(std::process::Child);
 

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -19,6 +20,7 @@ pub struct Console {
     out: Mutex<Sink>,
     err: Mutex<Sink>,
     terminal: bool,
+    logs: AtomicBool,
     running: Mutex<Option<Running>>,
 }
 
@@ -56,6 +58,7 @@ impl Console {
             out: Mutex::new(out),
             err: Mutex::new(err),
             terminal,
+            logs: AtomicBool::new(false),
             running: Mutex::new(None),
         }
     }
@@ -70,8 +73,17 @@ impl Console {
         out.flush()
     }
 
+    /// From now on standard error belongs to the log, whose lines have one form: notes become its entries.
+    pub fn note_to_log(&self) {
+        self.logs.store(true, Ordering::Relaxed);
+    }
+
     /// Writes a line to standard error. Losing it is no failure.
     pub fn note(&self, text: &str) {
+        if self.logs.load(Ordering::Relaxed) {
+            tracing::info!("{text}");
+            return;
+        }
         let write = || {
             let mut err = locked(&self.err);
             let _ = writeln!(err, "{text}").and_then(|()| err.flush());
@@ -85,7 +97,8 @@ impl Console {
 
 impl Progress for Console {
     fn begin(&self, what: &str, total: Option<u64>, done: u64) {
-        let bar = self.terminal.then(|| bar(what, total, done));
+        let draws = self.terminal && !self.logs.load(Ordering::Relaxed);
+        let bar = draws.then(|| bar(what, total, done));
         *locked(&self.running) = Some(Running {
             bar,
             what: what.to_owned(),
@@ -93,7 +106,7 @@ impl Progress for Console {
             done,
             told: share(done, total),
         });
-        if !self.terminal {
+        if !draws {
             let size = total.map_or(String::new(), |t| format!(" ({})", HumanBytes(t)));
             let from = if done > 0 {
                 format!(", going on at {}", HumanBytes(done))

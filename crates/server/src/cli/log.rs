@@ -4,10 +4,11 @@
 use tracing::Level;
 
 use super::exit::{Exit, Failure};
+use super::machine::Machine;
 use super::parser::Values;
 
 /// Starts the log as the flags say; `level` holds without one.
-pub(super) fn start(values: &Values<'_>, level: &str) -> Result<(), Failure> {
+pub(super) fn start(values: &Values<'_>, machine: &Machine, level: &str) -> Result<(), Failure> {
     let level = values.text("log-level").unwrap_or(level);
     let level: Level = level
         .parse()
@@ -17,7 +18,10 @@ pub(super) fn start(values: &Values<'_>, level: &str) -> Result<(), Failure> {
         .with_writer(std::io::stderr)
         .with_target(false);
     let started = match values.text("log-format") {
-        Some("json") => log.json().try_init(),
+        Some("json") => {
+            machine.console.note_to_log();
+            log.json().try_init()
+        }
         _ => log.try_init(),
     };
     // Where tests run several commands in one process, the first log stays.

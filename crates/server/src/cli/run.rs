@@ -26,7 +26,7 @@ use crate::text_face::{ChatInput, ChatMessage, Specials};
 const INPUT_BYTES: u64 = 64 << 20;
 
 pub(super) fn run(values: &Values<'_>, machine: &Machine) -> Result<(), Failure> {
-    log::start(values, "warn")?;
+    log::start(values, machine, "warn")?;
     let text = match values.text("PROMPT").unwrap_or_default() {
         "-" => input()?,
         text => text.to_owned(),

@@ -24,7 +24,7 @@ use crate::hub::Progress;
 const HTTP_THREADS: usize = 2;
 
 pub(super) fn serve(values: &Values<'_>, machine: &Arc<Machine>) -> Result<(), Failure> {
-    log::start(values, "info")?;
+    log::start(values, machine, "info")?;
     let model = Model::parse(values.text("MODEL"))?.fetch(machine)?;
     let mut config = options::http(values, &model.name)?;
     let listener = listen(
