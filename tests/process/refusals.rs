@@ -124,6 +124,30 @@ fn a_pool_too_small_for_anything() {
 }
 
 #[test]
+fn a_pool_beyond_the_machine() {
+    let folder = folder("long");
+    for file in ["model.safetensors", "tokenizer.json"] {
+        fs::copy(fixture("llama").join(file), folder.join(file)).unwrap();
+    }
+    let config = fs::read_to_string(fixture("llama").join("config.json")).unwrap();
+    let long = config.replace(
+        "\"max_position_embeddings\": 512",
+        "\"max_position_embeddings\": 16777216",
+    );
+    fs::write(folder.join("config.json"), long).unwrap();
+    let arguments = [
+        "--port",
+        "0",
+        "--max-num-seqs",
+        "1024",
+        "--kv-cache-bytes",
+        "1125899906842624",
+    ];
+    let words = ["kv arena", "8796093022208 bytes", "fewer sequences"];
+    refused(text(&folder), &arguments, 5, &words);
+}
+
+#[test]
 fn more_pool_than_the_sequences_need_is_not_taken() {
     let arguments = [
         "--max-num-seqs",

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""A running `met serve` and what is measured of it, over HTTP as any client sees it."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+
+UNITS = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+
+
+def prompt(length, seed):
+    """Token ids without meaning, no two prompts with a common beginning: nothing is found in a prefix cache."""
+    state, ids = seed * 7919 + 12345, []
+    for _ in range(length):
+        state = (state * 1103515245 + 12345) % 2**31
+        ids.append(100 + (state >> 8) % 40000)
+    return ids
+
+
+class Served:
+    """`met serve`, from the start of its process on."""
+
+    def __init__(self, met, model, arguments):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.log = tempfile.TemporaryFile("w+")
+        command = [met, "serve", model, "--port", str(self.port), *arguments]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("METRALE_") or k == "METRALE_HOME"}
+        self.begun = time.monotonic()
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.log, env=environment
+        )
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 5).close()
+                break
+            except ConnectionRefusedError:
+                self.alive()
+                time.sleep(0.0005)
+        self.listening = time.monotonic() - self.begun
+
+    def alive(self):
+        if self.process.poll() is not None:
+            raise SystemExit(f"met ended with {self.process.returncode}:\n{self.text()}")
+
+    def text(self):
+        """Its log so far."""
+        self.log.seek(0)
+        return self.log.read()
+
+    def end(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
+
+    def events(self, path, body):
+        """Yields (seconds since the request, event); None while the model is loading."""
+        begun = time.monotonic()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        body = json.dumps({**body, "stream": True, "stream_options": {"include_usage": True}})
+        connection.request("POST", path, body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        if response.status != 200:
+            text = response.read().decode()
+            connection.close()
+            if response.status == 503:
+                return
+            raise SystemExit(f"{path}: {response.status} {text}")
+        for line in response:
+            if line.startswith(b"data: {"):
+                event = json.loads(line[6:])
+                if "error" in event:
+                    raise SystemExit(f"{path}: {event}")
+                yield time.monotonic() - begun, event
+        connection.close()
+
+    def first_token(self):
+        """Seconds from the start of the process to the first byte of content of a greedy chat of one token."""
+        chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "temperature": 0}
+        while True:
+            for _, event in self.events("/v1/chat/completions", chat):
+                if any(choice["delta"].get("content") for choice in event["choices"]):
+                    return time.monotonic() - self.begun
+            self.alive()
+            time.sleep(0.001)
+
+    def complete(self, ids, tokens):
+        """A greedy completion: seconds to the first and to the last of exactly `tokens` tokens."""
+        body = {"prompt": ids, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+        times, counted = [], None
+        for at, event in self.events("/v1/completions", body):
+            if event["choices"]:
+                times.append(at)
+            if event.get("usage"):
+                counted = event["usage"]["completion_tokens"]
+        if counted != tokens:
+            raise SystemExit(f"{counted} tokens came, {tokens} were asked for")
+        return times[0], times[-1]
+
+    def decode(self, tokens, seed):
+        """Tokens per second of one stream, after its first token."""
+        first, last = self.complete(prompt(16, seed), tokens)
+        return (tokens - 1) / (last - first)
+
+    def streams(self, count, tokens, seed):
+        """Tokens per second of `count` streams together, prompts of 16 tokens included."""
+        seeds = range(seed, seed + count)
+        threads = [threading.Thread(target=self.complete, args=(prompt(16, s), tokens)) for s in seeds]
+        begun = time.monotonic()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return count * tokens / (time.monotonic() - begun)
+
+    def prefill(self, length, seed):
+        """Prompt tokens per second, up to and with the first token of the answer."""
+        first, _ = self.complete(prompt(length, seed), 1)
+        return length / first
+
+    def resident(self):
+        """Resident bytes, once they have stopped to grow: the KV pool is populated in the background."""
+        sizes = [0]
+        while len(sizes) < 4 or sizes[-1] > sizes[-4] + 2**20:
+            time.sleep(0.5)
+            with open(f"/proc/{self.process.pid}/statm") as f:
+                sizes.append(int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+        return sizes[-1]
+
+    def planned(self):
+        """Bytes of each arena of the memory plan that it printed."""
+        rows = re.findall(r"^(\w+) +([\d.]+) (B|kB|MB|GB|TB) ", self.text(), re.M)
+        return {name: float(number) * UNITS[unit] for name, number, unit in rows}
+
+    def settings(self):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("GET", "/serve-config")
+        config = json.loads(connection.getresponse().read())
+        connection.close()
+        return config
