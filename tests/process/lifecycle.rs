@@ -106,6 +106,17 @@ fn survival_48_sigkill_leaves_no_lock() {
 }
 
 #[test]
+fn a_log_that_nobody_reads_ends_nothing() {
+    let (model, home) = (fixture("llama"), folder("home"));
+    let mut met = Met::muted(&model, &home, &["--log-level", "trace"]);
+    until("ready", || (met.get("/ready").status == 200).then_some(()));
+    let prompt = json!({"prompt": "The capital", "max_tokens": 4});
+    assert_eq!(met.post("/v1/completions", &prompt).status, 200);
+    met.signal("TERM");
+    assert_eq!(met.ended(), Some(0));
+}
+
+#[test]
 fn survival_5_a_client_that_leaves_gives_back_what_it_held() {
     let met = Met::ready(deep(), &DEEP);
     let usage = || met.metric("vllm:kv_cache_usage_perc");

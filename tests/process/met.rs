@@ -72,6 +72,20 @@ pub(crate) struct Met {
 impl Met {
     /// Starts a server on a free port and waits until it says where it listens.
     pub(crate) fn serve(model: &Path, home: &Path, arguments: &[&str]) -> Met {
+        Met::start(model, home, arguments, |_| true)
+    }
+
+    /// The same, and nobody reads its log from the line on that says where it listens.
+    pub(crate) fn muted(model: &Path, home: &Path, arguments: &[&str]) -> Met {
+        Met::start(model, home, arguments, |line| !line.contains("address="))
+    }
+
+    fn start(
+        model: &Path,
+        home: &Path,
+        arguments: &[&str],
+        read_on: impl Fn(&str) -> bool + Send + 'static,
+    ) -> Met {
         let model = model.to_str().unwrap();
         let all = [&["serve", model, "--port", "0"], arguments].concat();
         let mut child = command(&all, home)
@@ -81,12 +95,15 @@ impl Met {
             .unwrap();
         let log = Arc::new(Mutex::new(String::new()));
         let (kept, stderr) = (Arc::clone(&log), child.stderr.take().unwrap());
-        // Ends with the process, whose standard error it reads.
+        // Ends with the process at the latest, whose standard error it reads.
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
                 let mut log = kept.lock().unwrap();
                 *log += &line;
                 log.push('\n');
+                if !read_on(&line) {
+                    break;
+                }
             }
         });
         let mut met = Met {

@@ -16,6 +16,8 @@ pub(super) fn start(values: &Values<'_>, machine: &Machine, level: &str) -> Resu
     let log = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
+        // It would tell them on standard error, and panic where that is closed (`met serve 2>&1 | head`).
+        .log_internal_errors(false)
         .with_target(false);
     let started = match values.text("log-format") {
         Some("json") => {
