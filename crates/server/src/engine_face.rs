@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use metrale_sampling::Sampling;
 use metrale_scheduler::{Event, Refusal};
+pub use metrale_telemetry::EngineStats;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::text_face::{ChatTemplate, TextModel};
@@ -24,25 +25,6 @@ pub enum EngineState {
     Draining,
     /// It is broken, and why.
     Failed(String),
-}
-
-/// Counters and gauges of the engine, read when somebody asks.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct EngineStats {
-    /// Sequences that run.
-    pub running: u64,
-    /// Sequences that wait for a slot or for blocks.
-    pub waiting: u64,
-    /// Blocks of the KV pool in use by sequences.
-    pub kv_blocks_used: u64,
-    /// Blocks of the KV pool.
-    pub kv_blocks: u64,
-    /// Tokens looked up in the prefix cache since the start.
-    pub prefix_queries: u64,
-    /// Tokens of them that were found.
-    pub prefix_hits: u64,
-    /// Sequences preempted since the start.
-    pub preemptions: u64,
 }
 
 /// One answer to generate.

@@ -1,6 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Metrics, traces and progress: what the engine tells about itself, and its exporters.
+//! Instruments: the metrics of serving, and what the engine counts.
 //!
-//! It holds the run metrics under the names that the field's scrapers expect, the launch trace and the progress hooks.
+//! Whoever serves times its requests with a [`Meter`] and shows the page of [`Metrics`]; the engine's numbers come as a value
+//! ([`EngineStats`]), so that nothing here knows an engine or an HTTP library.
 
 #![forbid(unsafe_code)]
+
+mod metrics;
+mod stats;
+
+pub use metrics::{Meter, Metrics};
+/// The content type of [`Metrics::page`].
+pub use prometheus_client::encoding::prometheus_text::CONTENT_TYPE;
+pub use stats::EngineStats;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use metrale_telemetry::Metrics;
 use tokio::sync::{Notify, Semaphore};
 
-use super::metrics::Metrics;
 use super::slot::ModelSlot;
 use crate::api::error::ApiError;
 use crate::api::limits::Limits;

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use axum::response::Response;
 use metrale_scheduler::{Refusal, RequestId};
+use metrale_telemetry::Meter;
 use tokio::time::timeout;
 
 use super::app::{App, InFlight};
 use super::error::json;
 use super::events::{self, Events};
-use super::metrics::Meter;
 use super::shape::Shape;
 use crate::api::answer::{Answer, Extension, Usage};
 use crate::api::error::ApiError;
@@ -178,11 +178,15 @@ impl<S: Shape> Answering<S> {
             Poll::Ready(Some(Ok(output))) => {
                 self.meter.tokens(metrics, output.index, output.tokens);
                 if let Some(finish) = output.delta.finish {
-                    self.meter.ended(metrics, finish);
+                    self.meter.ended(metrics, finish.name());
                 }
             }
             Poll::Ready(Some(Err(_))) => metrics.failure(),
-            Poll::Ready(None) => self.meter.done(metrics, self.run.usage()),
+            Poll::Ready(None) => {
+                let usage = self.run.usage();
+                self.meter
+                    .done(metrics, usage.prompt_tokens, usage.completion_tokens);
+            }
             _ => {}
         }
         polled

@@ -4,12 +4,14 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use metrale_telemetry::CONTENT_TYPE;
 use serde_json::json;
 
 use super::app::App;
 use super::error::json as respond;
+use crate::api::error::ApiError;
 use crate::engine_face::{EngineState, EngineStats};
 
 /// 200 only if a request sent now would be taken.
@@ -35,5 +37,8 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
         .slot
         .loaded()
         .map_or_else(EngineStats::default, |served| served.engine.stats());
-    app.metrics.page(stats)
+    match app.metrics.page(stats) {
+        Ok(page) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], page).into_response(),
+        Err(e) => ApiError::Internal(e.to_string()).into_response(),
+    }
 }

@@ -19,7 +19,6 @@ mod events;
 mod generate;
 mod guard;
 mod health;
-mod metrics;
 mod models;
 mod panics;
 mod prompt;

@@ -1,27 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! GET /metrics, under the names that vLLM gave them and that routers and dashboards scrape.
+//! The metrics of serving, under the names that vLLM gave them and that routers and dashboards scrape.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
-use prometheus_client::encoding::prometheus_text::{CONTENT_TYPE, encode};
+use prometheus_client::encoding::prometheus_text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::api::answer::{Finish, Usage};
-use crate::api::error::ApiError;
-use crate::engine_face::EngineStats;
+use crate::stats::EngineStats;
 
 type Real = Gauge<f64, AtomicU64>;
 type ByReason = Family<[(&'static str, &'static str); 1], Counter>;
 
 /// The server's metrics.
-pub(super) struct Metrics {
+pub struct Metrics {
     registry: Registry,
     running: Gauge,
     waiting: Gauge,
@@ -51,7 +47,7 @@ const WHOLE: [f64; 14] = [
 
 impl Metrics {
     /// All at zero; every one is labelled with the model's name.
-    pub(super) fn new(model: &str) -> Metrics {
+    pub fn new(model: &str) -> Metrics {
         let label = ("model_name".into(), model.to_owned().into());
         let mut registry = Registry::with_labels(std::iter::once(label));
         let (first_token, between_tokens, whole) = (
@@ -150,8 +146,11 @@ impl Metrics {
         }
     }
 
-    /// The page, with the engine's numbers as of now.
-    pub(super) fn page(&self, stats: EngineStats) -> Response {
+    /// The page, with the engine's numbers as of now; its type is [`CONTENT_TYPE`](crate::CONTENT_TYPE).
+    ///
+    /// # Errors
+    /// If a metric cannot be written as text.
+    pub fn page(&self, stats: EngineStats) -> Result<String, std::fmt::Error> {
         self.running.set(stats.running as i64);
         self.waiting.set(stats.waiting as i64);
         let used = stats.kv_blocks_used as f64 / stats.kv_blocks.max(1) as f64;
@@ -165,20 +164,18 @@ impl Metrics {
             counter.inner().store(total, Ordering::Relaxed);
         }
         let mut page = String::new();
-        match encode(&mut page, &self.registry) {
-            Ok(()) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], page).into_response(),
-            Err(e) => ApiError::Internal(e.to_string()).into_response(),
-        }
+        encode(&mut page, &self.registry)?;
+        Ok(page)
     }
 
     /// A request failed after it was taken.
-    pub(super) fn failure(&self) {
+    pub fn failure(&self) {
         self.failed.inc();
     }
 }
 
 /// Times one request.
-pub(super) struct Meter {
+pub struct Meter {
     start: Instant,
     /// When the last token of each choice came.
     last: Vec<Option<Instant>>,
@@ -186,7 +183,7 @@ pub(super) struct Meter {
 
 impl Meter {
     /// For a request that came at `start` and has so many choices.
-    pub(super) fn new(start: Instant, choices: usize) -> Meter {
+    pub fn new(start: Instant, choices: usize) -> Meter {
         Meter {
             start,
             last: vec![None; choices],
@@ -194,7 +191,7 @@ impl Meter {
     }
 
     /// A choice got tokens.
-    pub(super) fn tokens(&mut self, metrics: &Metrics, choice: usize, tokens: u64) {
+    pub fn tokens(&mut self, metrics: &Metrics, choice: usize, tokens: u64) {
         if tokens == 0 {
             return;
         }
@@ -207,16 +204,16 @@ impl Meter {
         }
     }
 
-    /// A choice ended.
-    pub(super) fn ended(&self, metrics: &Metrics, finish: Finish) {
-        let reason = [("finished_reason", finish.name())];
+    /// A choice ended, for this reason (`stop`, `length`).
+    pub fn ended(&self, metrics: &Metrics, reason: &'static str) {
+        let reason = [("finished_reason", reason)];
         metrics.success.get_or_create(&reason).inc();
     }
 
-    /// All choices ended.
-    pub(super) fn done(&self, metrics: &Metrics, usage: Usage) {
+    /// All choices ended, after so many tokens.
+    pub fn done(&self, metrics: &Metrics, prompt_tokens: u64, completion_tokens: u64) {
         metrics.whole.observe(self.start.elapsed().as_secs_f64());
-        metrics.prompt_tokens.inc_by(usage.prompt_tokens);
-        metrics.generation_tokens.inc_by(usage.completion_tokens);
+        metrics.prompt_tokens.inc_by(prompt_tokens);
+        metrics.generation_tokens.inc_by(completion_tokens);
     }
 }
