@@ -3,7 +3,8 @@
 //!
 //! One table makes the check of the environment, the typed values and the reference page. A name that is not in it is
 //! refused, with the nearest one suggested: a lever that is misspelt and silently ignored is worse than none. Levers of
-//! kind [`LeverKind::Build`] belong to build scripts; at run time they are accepted and have no effect.
+//! kinds [`LeverKind::Build`] and [`LeverKind::Test`] belong to build scripts and to tests; `met` accepts them and they have
+//! no effect on it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,6 +21,8 @@ pub enum LeverKind {
     Run,
     /// By a build script.
     Build,
+    /// By a test of the workspace.
+    Test,
 }
 
 /// What a lever's value must be.
@@ -114,6 +117,13 @@ pub const LEVERS: &[Lever] = &[
         ty: LeverType::Text,
         default: "every quantization target",
         help: "Quantization target whose kernels the build compiles.",
+    },
+    Lever {
+        name: "METRALE_TEST_SMOLLM2",
+        kind: LeverKind::Test,
+        ty: LeverType::Path,
+        default: "the file that `met pull smollm2-135m` fetched, if any",
+        help: "SmolLM2-135M-Instruct.Q4_1.gguf, for the test of its greedy answers.",
     },
 ];
 

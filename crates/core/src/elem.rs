@@ -34,8 +34,8 @@ pub enum Elem {
     Iq4Nl,
     Iq4Xs,
     Mxfp4,
-    /// Activations of class cpu: per 32 values an f32 scale, an f32 sum (scale times the integer sum) and 32 int8.
-    A8,
+    /// Activations of class cpu: per 32 values an f32 scale, an f32 sum (scale times the integer sum) and 32 int16.
+    A16,
 }
 
 struct Row {
@@ -91,7 +91,7 @@ const TABLE: &[Row] = &[
     row(Elem::Iq4Nl, "iq4_nl", 32, 18, Some(20), None),
     row(Elem::Iq4Xs, "iq4_xs", 256, 136, Some(23), None),
     row(Elem::Mxfp4, "mxfp4", 32, 17, Some(39), None),
-    row(Elem::A8, "a8", 32, 40, None, None),
+    row(Elem::A16, "a16", 32, 72, None, None),
 ];
 
 impl Elem {

@@ -48,7 +48,11 @@ fn main() {
 
 fn bench(backend: &HostBackend, elem: Elem, n: u64, k: u64, rows: u32) {
     let weight_bytes = packed_bytes(elem, n, k).unwrap();
-    let x_elem = if elem.is_block() { Elem::A8 } else { Elem::F32 };
+    let x_elem = if elem.is_block() {
+        Elem::A16
+    } else {
+        Elem::F32
+    };
     let mut plan = MemoryPlan::default();
     let mut offset = 0;
     let mut span = |elem, unit, elems: u64, bytes: u64| {

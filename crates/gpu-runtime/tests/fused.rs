@@ -9,25 +9,25 @@ use metrale_core::{Access, Elem, Unit};
 
 const ROWS: usize = 5;
 
-fn a8(cols: usize) -> A {
+fn a16(cols: usize) -> A {
     raw(
         Access::Write,
-        Elem::A8,
+        Elem::A16,
         Unit::Row,
         cols,
-        vec![0; ROWS * cols / 32 * 40],
+        vec![0; ROWS * cols / 32 * 72],
     )
 }
 
 fn quantized(x: &[f32], cols: usize) -> Vec<u8> {
     let args = [
         read(Unit::Row, cols, x),
-        a8(cols),
+        a16(cols),
         A::U(cols),
         A::U(0),
         A::Step,
     ];
-    call_all("quantize/a8", &args, &rows(ROWS, 0))
+    call_all("quantize/a16", &args, &rows(ROWS, 0))
         .pop()
         .unwrap()
 }
@@ -55,7 +55,7 @@ fn norms_and_their_quantization() {
     };
     let y = f32s(&norm(&x, write(Unit::Row, cols, ROWS), "rmsnorm/f32"));
     assert_eq!(
-        norm(&x, a8(cols), "rmsnorm_quantize/a8"),
+        norm(&x, a16(cols), "rmsnorm_quantize/a16"),
         quantized(&y, cols)
     );
 
@@ -81,7 +81,7 @@ fn norms_and_their_quantization() {
     let plain = added(write(Unit::Row, cols, ROWS), "add_rmsnorm/f32");
     let y = norm(&f32s(&sum), write(Unit::Row, cols, ROWS), "rmsnorm/f32");
     assert_eq!((&plain[0], &plain[3]), (&sum, &y));
-    let fused = added(a8(cols), "add_rmsnorm_quantize/a8");
+    let fused = added(a16(cols), "add_rmsnorm_quantize/a16");
     assert_eq!((&fused[0], &fused[3]), (&sum, &quantized(&f32s(&y), cols)));
 }
 
@@ -94,7 +94,7 @@ fn swiglu_and_its_quantization() {
             call_all(point, &args, &rows(ROWS, 0)).pop().unwrap()
         };
         let h = f32s(&run(write(Unit::Row, ffn, ROWS), "swiglu/f32"));
-        assert_eq!(run(a8(ffn), "swiglu_quantize/a8"), quantized(&h, ffn));
+        assert_eq!(run(a16(ffn), "swiglu_quantize/a16"), quantized(&h, ffn));
     }
 }
 
@@ -124,7 +124,7 @@ fn a_bad_activation_reaches_the_output_of_its_row_alone() {
         ];
         let packed = call_all("pack/q8_0", &args, &rows(0, 0)).pop().unwrap();
         let args = [
-            raw(Access::Read, Elem::A8, Unit::Row, k, quantized(&x, k)),
+            raw(Access::Read, Elem::A16, Unit::Row, k, quantized(&x, k)),
             raw(Access::Read, Elem::Q8_0, Unit::One, n * k, packed),
             read(Unit::One, 0, &[0.0]),
             write(Unit::Row, n, ROWS),

@@ -71,15 +71,13 @@ pub(crate) unsafe trait Plain: Copy + Send + Sync + 'static {}
 // SAFETY: plain numbers.
 unsafe impl Plain for u8 {}
 // SAFETY: as above.
-unsafe impl Plain for i8 {}
-// SAFETY: as above.
 unsafe impl Plain for u16 {}
 // SAFETY: as above.
 unsafe impl Plain for u32 {}
 // SAFETY: as above.
 unsafe impl Plain for f32 {}
-// SAFETY: two f32 and 32 i8, `repr(C)`, no padding.
-unsafe impl Plain for crate::quantize::A8Block {}
+// SAFETY: two f32 and 32 i16, `repr(C)`, no padding.
+unsafe impl Plain for crate::quantize::A16Block {}
 
 /// Two arguments of a launch overlap and one of them is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

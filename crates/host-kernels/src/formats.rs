@@ -38,25 +38,39 @@ pub(crate) fn f16_at(packed: &[u8], row: usize) -> f32 {
     f16_to_f32(u16::from_le_bytes([packed[2 * row], packed[2 * row + 1]]))
 }
 
-/// Interleaves 16 or 32 bytes of one row, quad by quad.
+/// Value `k` of the 32 bytes of one row, interleaved pair by pair.
 #[inline(always)]
-fn put_quads(packed: &mut [u8], row: usize, bytes: &[u8]) {
-    for (v, quad) in bytes.chunks_exact(4).enumerate() {
-        packed[v * 32 + row * 4..][..4].copy_from_slice(quad);
+pub(crate) fn byte(packed: &[u8], row: usize, k: usize) -> u8 {
+    packed[k / 2 * 16 + row * 2 + k % 2]
+}
+
+/// Interleaves 32 4-bit values of one row, each in a byte of its own.
+#[inline(always)]
+fn put_nibbles(packed: &mut [u8], row: usize, values: &[u8; 32]) {
+    for (v, eight) in values.chunks_exact(8).enumerate() {
+        let [a, b, c, d, e, f, g, h] = *eight else {
+            continue; // chunks of exactly eight
+        };
+        let word = [a | c << 4, e | g << 4, b | d << 4, f | h << 4];
+        packed[v * 32 + row * 4..][..4].copy_from_slice(&word);
     }
 }
 
-/// Byte `k` of one row's interleaved bytes.
-#[inline(always)]
-fn quad_byte(packed: &[u8], row: usize, k: usize) -> u8 {
-    packed[k / 4 * 32 + row * 4 + k % 4]
-}
-
-/// Value `k` of 32 nibbles: low nibbles hold `k < 16`.
+/// Value `k` of 32 interleaved nibbles.
 #[inline(always)]
 pub(crate) fn nibble(packed: &[u8], row: usize, k: usize) -> u8 {
-    let byte = quad_byte(packed, row, k % 16);
-    if k < 16 { byte & 15 } else { byte >> 4 }
+    packed[k / 8 * 32 + row * 4 + k % 2 * 2 + k % 8 / 4] >> (k / 2 % 2 * 4) & 15
+}
+
+/// The nibbles of 16 disk bytes: values 0..16 are the low ones.
+#[inline(always)]
+fn halves(bytes: &[u8]) -> [u8; 32] {
+    let mut out = [0; 32];
+    for (k, byte) in bytes[..16].iter().enumerate() {
+        out[k] = byte & 15;
+        out[k + 16] = byte >> 4;
+    }
+    out
 }
 
 macro_rules! plain {
@@ -103,12 +117,14 @@ impl Format for Q8_0 {
     const PACKED: usize = 272;
     fn pack(disk: &[u8], row: usize, packed: &mut [u8]) {
         put::<2>(packed, row, disk);
-        put_quads(&mut packed[16..], row, &disk[2..34]);
+        for (p, pair) in disk[2..34].chunks_exact(2).enumerate() {
+            packed[16 + p * 16 + row * 2..][..2].copy_from_slice(pair);
+        }
     }
     fn unpack(packed: &[u8], row: usize, out: &mut [f32]) {
         let d = f16_at(packed, row);
         for (k, out) in out[..32].iter_mut().enumerate() {
-            *out = d * f32::from(quad_byte(&packed[16..], row, k) as i8);
+            *out = d * f32::from(byte(&packed[16..], row, k) as i8);
         }
     }
 }
@@ -121,7 +137,7 @@ impl Format for Q4_0 {
     const PACKED: usize = 144;
     fn pack(disk: &[u8], row: usize, packed: &mut [u8]) {
         put::<2>(packed, row, disk);
-        put_quads(&mut packed[16..], row, &disk[2..18]);
+        put_nibbles(&mut packed[16..], row, &halves(&disk[2..18]));
     }
     fn unpack(packed: &[u8], row: usize, out: &mut [f32]) {
         let d = f16_at(packed, row);
@@ -140,7 +156,7 @@ impl Format for Q4_1 {
     fn pack(disk: &[u8], row: usize, packed: &mut [u8]) {
         put::<2>(packed, row, disk);
         put::<2>(&mut packed[16..], row, &disk[2..]);
-        put_quads(&mut packed[32..], row, &disk[4..20]);
+        put_nibbles(&mut packed[32..], row, &halves(&disk[4..20]));
     }
     fn unpack(packed: &[u8], row: usize, out: &mut [f32]) {
         let (d, m) = (f16_at(packed, row), f16_at(&packed[16..], row));
@@ -155,7 +171,7 @@ impl Q5_0 {
     /// The 5-bit value `k` of a row, 0..=31.
     #[inline(always)]
     pub(crate) fn value(packed: &[u8], row: usize, k: usize) -> u8 {
-        let high = packed[16 + row * 4 + k % 4] >> (k / 4) & 1;
+        let high = packed[16 + row * 4 + k % 2 * 2 + k / 16] >> (k / 2 % 8) & 1;
         nibble(&packed[48..], row, k) | high << 4
     }
 }
@@ -167,11 +183,11 @@ impl Format for Q5_0 {
     fn pack(disk: &[u8], row: usize, packed: &mut [u8]) {
         put::<2>(packed, row, disk);
         let high = u32::from_le_bytes([disk[2], disk[3], disk[4], disk[5]]);
-        for j in 0..4 {
-            packed[16 + row * 4 + j] =
-                (0..8).fold(0, |byte, v| byte | ((high >> (4 * v + j) & 1) as u8) << v);
+        for h in 0..2 {
+            let bits = even_bits(high >> h).to_le_bytes();
+            packed[16 + row * 4 + h * 2..][..2].copy_from_slice(&bits);
         }
-        put_quads(&mut packed[48..], row, &disk[6..22]);
+        put_nibbles(&mut packed[48..], row, &halves(&disk[6..22]));
     }
     fn unpack(packed: &[u8], row: usize, out: &mut [f32]) {
         let d = f16_at(packed, row);
@@ -203,12 +219,11 @@ impl Format for Q4K {
             sub[8 + row] = min;
             // Two sub-blocks share 32 bytes on disk: the even one the low nibbles, the odd one the high.
             let shift = s % 2 * 4;
-            let of = |k: usize| q[s / 2 * 32 + k] >> shift & 15;
-            let mut nibbles = [0; 16];
-            for (k, byte) in nibbles.iter_mut().enumerate() {
-                *byte = of(k) | of(k + 16) << 4;
+            let mut nibbles = [0; 32];
+            for (out, q) in nibbles.iter_mut().zip(&q[s / 2 * 32..]) {
+                *out = q >> shift & 15;
             }
-            put_quads(&mut sub[16..], row, &nibbles);
+            put_nibbles(&mut sub[16..], row, &nibbles);
         }
     }
     fn unpack(packed: &[u8], row: usize, out: &mut [f32]) {
@@ -221,6 +236,20 @@ impl Format for Q4K {
             }
         }
     }
+}
+
+/// The even bits of a word, together.
+fn even_bits(word: u32) -> u16 {
+    let mut bits = word & 0x5555_5555;
+    for (shift, mask) in [
+        (1, 0x3333_3333),
+        (2, 0x0f0f_0f0f),
+        (4, 0x00ff_00ff),
+        (8, 0xffff),
+    ] {
+        bits = (bits | bits >> shift) & mask;
+    }
+    bits as u16
 }
 
 /// The 6-bit scale and minimum of sub-block `s` among the 12 bytes of a K-quant's scales.
@@ -245,8 +274,7 @@ impl Q6K {
     /// The 6-bit value `k` of a row of a sub-block, 0..=63.
     #[inline(always)]
     pub(crate) fn value(sub: &[u8], row: usize, k: usize) -> u8 {
-        let quad = k / 4;
-        let high = sub[16 + quad / 4 * 32 + row * 4 + k % 4] >> (quad % 4 * 2) & 3;
+        let high = sub[16 + k / 16 * 32 + row * 4 + k % 2 * 2 + k / 8 % 2] >> (k / 2 % 4 * 2) & 3;
         nibble(&sub[80..], row, k) | high << 4
     }
 }
@@ -263,21 +291,18 @@ impl Format for Q6K {
             sub[8 + row] = scales[2 * s + 1];
             // 128 values share 64 low bytes and 32 high bytes; sub-block `c` of the four takes its nibble and bit pair.
             let (half, c) = (s / 4, s % 4);
-            let of = |k: usize| {
-                let nibble = low[half * 64 + c % 2 * 32 + k] >> (c / 2 * 4) & 15;
-                nibble | (high[half * 32 + k] >> (2 * c) & 3) << 4
-            };
-            let mut nibbles = [0; 16];
-            for (k, byte) in nibbles.iter_mut().enumerate() {
-                *byte = (of(k) & 15) | (of(k + 16) & 15) << 4;
+            let mut nibbles = [0; 32];
+            for (out, low) in nibbles.iter_mut().zip(&low[half * 64 + c % 2 * 32..]) {
+                *out = low >> (c / 2 * 4) & 15;
             }
-            put_quads(&mut sub[80..], row, &nibbles);
-            let mut pairs = [0; 8];
-            for (i, byte) in pairs.iter_mut().enumerate() {
-                let (u, j) = (i / 4, i % 4);
-                *byte = (0..4).fold(0, |b, f| b | (of(4 * (4 * u + f) + j) >> 4) << (2 * f));
+            put_nibbles(&mut sub[80..], row, &nibbles);
+            let pair = |k: usize| high[half * 32 + k] >> (2 * c) & 3;
+            for (i, eight) in (0..32).step_by(8).enumerate() {
+                for h in 0..2 {
+                    let byte = (0..4).fold(0, |b, f| b | pair(eight + 2 * f + h) << (2 * f));
+                    sub[16 + i / 2 * 32 + row * 4 + h * 2 + i % 2] = byte;
+                }
             }
-            put_quads(&mut sub[16..], row, &pairs);
         }
     }
     fn unpack(packed: &[u8], row: usize, out: &mut [f32]) {

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! f32, f16, bf16   per k: 8 values
-//! q8_0   272 B     d f16 x8, q 8 x 32 B
+//! q8_0   272 B     d f16 x8, q 16 x 16 B
 //! q4_0   144 B     d f16 x8, q 4 x 32 B
 //! q4_1   160 B     d f16 x8, m f16 x8, q 4 x 32 B
 //! q5_0   176 B     d f16 x8, high bits 32 B, q 4 x 32 B
@@ -16,10 +16,11 @@
 //! q6_k  1680 B     d f16 x8, then 8 times: scale i8 x8 (k 0..16), scale i8 x8 (k 16..32), high bits 2 x 32 B, q 4 x 32 B
 //! ```
 //!
-//! A *quad* is four consecutive k. Byte `4 * row + j` of 32 bytes belongs to value `j` of a quad of that row. Of 32 k
-//! there are 8 quads: q8_0 stores them in order; 4-bit parts store quad `v` in the low and quad `v + 4` in the high
-//! nibbles of vector `v`; q5_0's high-bit vector holds quad `v` in bit `v`; q6_k's holds quad `4u + f` in bits `2f..2f+2`
-//! of vector `u`.
+//! A *pair* is two consecutive k: what one 16-bit multiply-add takes from a row. Of 32 k there are 16 pairs. q8_0 stores
+//! them in order, byte `2 * row + h` for value `h` of the pair. Elsewhere a vector of 32 B is 16 little-endian words of 16
+//! bits, word `2 * row + h` for value `h` of several pairs of that row: 4-bit vector `v` holds pair `4v + n` in bits
+//! `4n..4n+4`; q5_0's high-bit vector holds pair `p` in bit `p`; q6_k's vector `u` of high bits holds pair `8u + f` in bits
+//! `2f..2f+2`.
 
 use metrale_core::Elem;
 
@@ -75,7 +76,7 @@ mod tests {
         assert_eq!(packed_bytes(Elem::BF16, 9, 5), Some(2 * 5 * 16));
         assert_eq!(packed_bytes(Elem::Q6K, 8, 256), Some(1680));
         assert_eq!(packed_bytes(Elem::Q6K, 8, 128), None);
-        assert_eq!(packed_bytes(Elem::A8, 8, 32), None);
+        assert_eq!(packed_bytes(Elem::A16, 8, 32), None);
         assert_eq!(packed_bytes(Elem::F32, u64::MAX, 1 << 60), None);
     }
 }

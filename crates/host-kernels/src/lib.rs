@@ -47,7 +47,7 @@ mod tiling;
 pub use isa::Isa;
 pub use layout::packed_bytes;
 pub use point::{HostLaunch, HostPoint, Need, TileFault};
-pub use quantize::{A8_BLOCK, A8Block};
+pub use quantize::{A16_BLOCK, A16Block};
 pub use scratch::Scratch;
 
 /// Every point of class cpu.
@@ -78,7 +78,7 @@ pub fn points() -> impl Iterator<Item = &'static HostPoint> {
         .into_iter()
         .chain(&embed::POINTS)
         .chain(&linear::PLAIN_POINTS)
-        .chain(&linear::A8_POINTS)
+        .chain(&linear::A16_POINTS)
         .chain(&pack::POINTS)
 }
 

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `quantize` and its fusions: f32 activations to A8, int8 by 32 per row.
+//! `quantize` and its fusions: f32 activations to A16, int16 by 32 per row.
 //!
-//! *Spec*, per 32 values: `amax` = the largest magnitude; `q = round_ties_even(x * (127 / amax))`; scale = `amax / 127`;
-//! sum = `scale * f32(sum of q)`, the integer sum exact. If `amax` is 0 or so small that `127 / amax` is infinite, all
-//! `q` are 0. If a value is NaN or infinite, all `q` are 0, the scale is NaN or infinite and the sum is NaN: whatever is
-//! computed from the block is NaN, and the row is found out at its logits. The fusions are the two steps one after the
+//! *Spec*, per 32 values: `m` = the largest magnitude; scale `d = m / 16383`; `q = round_ties_even(x * (1 / d))`, three
+//! roundings of f32 in all; sum = `d * f32(sum of q)`, the integer sum exact. `q` lies in -16383..=16383 by itself: the
+//! roundings before the last move `x / d` by less than 2^-21 of itself. If `m` is 0 or so small that `1 / d` is infinite,
+//! all `q` are 0. If a value is NaN or infinite, all `q` are 0, the scale is NaN or infinite and the sum is NaN: whatever
+//! is computed from the block is NaN, and the row is found out at its logits. The fusions are the two steps one after the
 //! other: the same bits.
+//!
+//! Why 15 bits: 8 are too few for answers (docs/adr/0008), and a 16th would not leave room for q6_k's exact integer
+//! (`linear`).
 
 use metrale_core::{Elem, StepBlock, Unit};
 
@@ -18,24 +22,27 @@ use crate::scratch::{Scratch, grown};
 use crate::{decl, tiling};
 
 /// Values in a block.
-pub const A8_BLOCK: usize = 32;
+pub const A16_BLOCK: usize = 32;
 
-/// 32 activations: [`Elem::A8`] in memory.
+/// Steps from 0 to the largest magnitude of a block.
+const STEPS: f32 = 16383.0;
+
+/// 32 activations: [`Elem::A16`] in memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C)]
-pub struct A8Block {
+pub struct A16Block {
     /// Value of one step.
     pub scale: f32,
     /// `scale` times the sum of `q`.
     pub sum: f32,
-    /// The steps, -127..=127.
-    pub q: [i8; A8_BLOCK],
+    /// The steps, -16383..=16383.
+    pub q: [i16; A16_BLOCK],
 }
 
 /// Quantizes one row; `x` is 32 times as long as `y`.
 #[inline(always)]
-pub(crate) fn quantize(y: &mut [A8Block], x: &[f32]) {
-    for (block, x) in y.iter_mut().zip(x.chunks_exact(A8_BLOCK)) {
+pub(crate) fn quantize(y: &mut [A16Block], x: &[f32]) {
+    for (block, x) in y.iter_mut().zip(x.chunks_exact(A16_BLOCK)) {
         // Magnitudes as integers order like the numbers, with NaN above infinity: no NaN is lost.
         let mut top = [0u32; 8];
         for c in 0..4 {
@@ -43,68 +50,69 @@ pub(crate) fn quantize(y: &mut [A8Block], x: &[f32]) {
                 top[i] = top[i].max(x[c * 8 + i].to_bits() & 0x7fff_ffff);
             }
         }
-        let amax = f32::from_bits(top.iter().fold(0, |a, b| a.max(*b)));
-        let inverse = 127.0 / amax;
+        let m = f32::from_bits(top.iter().fold(0, |a, b| a.max(*b)));
+        let scale = m / STEPS;
+        let inverse = 1.0 / scale;
         let mut sum = 0i32;
-        if amax.is_finite() && inverse.is_finite() {
-            for i in 0..A8_BLOCK {
+        if m.is_finite() && inverse.is_finite() {
+            for i in 0..A16_BLOCK {
                 let q = (x[i] * inverse).round_ties_even() as i32;
-                block.q[i] = q as i8;
+                block.q[i] = q as i16;
                 sum += q;
             }
         } else {
-            block.q = [0; A8_BLOCK];
+            block.q = [0; A16_BLOCK];
         }
-        block.scale = amax / 127.0;
-        block.sum = block.scale * sum as f32;
+        block.scale = scale;
+        block.sum = scale * sum as f32;
     }
 }
 
 /// Checks that whole blocks fill a row.
 fn blocks(name: &str, cols: usize) -> Result<(), BadConstants> {
     positive(&[(name, cols)])?;
-    if cols.is_multiple_of(A8_BLOCK) {
+    if cols.is_multiple_of(A16_BLOCK) {
         Ok(())
     } else {
         Err(BadConstants::new(format!(
-            "{name} is {cols}, no multiple of the 32 values of an A8 block"
+            "{name} is {cols}, no multiple of the 32 values of an A16 block"
         )))
     }
 }
 
-/// `cols` A8 values per `unit`.
-pub(crate) fn a8s(unit: Unit, cols: usize) -> Need {
+/// `cols` A16 values per `unit`.
+pub(crate) fn a16s(unit: Unit, cols: usize) -> Need {
     Need::Values {
-        elem: Elem::A8,
+        elem: Elem::A16,
         unit,
         elems: cols as u64,
     }
 }
 
 pub(crate) static QUANTIZE: HostPoint = HostPoint {
-    id: "quantize/a8",
+    id: "quantize/a16",
     args: decl::QUANTIZE,
     needs: |a| {
         let (cols, unit) = (a.u32(2), row_unit(a.u32(3))?);
         blocks("cols", cols)?;
-        Ok(vec![f32s(unit, cols), a8s(unit, cols)])
+        Ok(vec![f32s(unit, cols), a16s(unit, cols)])
     },
     grid: |a, c| tiling::rows(unit_rows(a.u32(3), c), a.u32(2)),
     run: |tile, _, _| {
         let args = tile.args();
         let cols = args.u32(2);
         let x = tile.input::<f32>(0);
-        let mut y = tile.output::<A8Block>(1, RowShape::whole(cols / A8_BLOCK));
+        let mut y = tile.output::<A16Block>(1, RowShape::whole(cols / A16_BLOCK));
         for r in tile.rows() {
             let from = &x[r * cols..(r + 1) * cols];
-            on_isa!(args.isa, quantize, (y: &mut [A8Block] = y.row(r), x: &[f32] = from));
+            on_isa!(args.isa, quantize, (y: &mut [A16Block] = y.row(r), x: &[f32] = from));
         }
         Ok(())
     },
 };
 
 pub(crate) static RMSNORM_QUANTIZE: HostPoint = HostPoint {
-    id: "rmsnorm_quantize/a8",
+    id: "rmsnorm_quantize/a16",
     args: decl::RMSNORM,
     needs: |a| {
         let (cols, unit) = (a.u32(3), row_unit(a.u32(5))?);
@@ -112,7 +120,7 @@ pub(crate) static RMSNORM_QUANTIZE: HostPoint = HostPoint {
         Ok(vec![
             f32s(unit, cols),
             f32s(Unit::One, cols),
-            a8s(unit, cols),
+            a16s(unit, cols),
         ])
     },
     grid: |a, c| tiling::rows(unit_rows(a.u32(5), c), a.u32(3)),
@@ -120,26 +128,26 @@ pub(crate) static RMSNORM_QUANTIZE: HostPoint = HostPoint {
         let args = tile.args();
         let (cols, eps) = (args.u32(3), args.f32(4));
         let (x, w) = (tile.input::<f32>(0), tile.input::<f32>(1));
-        let mut y = tile.output::<A8Block>(2, RowShape::whole(cols / A8_BLOCK));
+        let mut y = tile.output::<A16Block>(2, RowShape::whole(cols / A16_BLOCK));
         let between = grown(&mut scratch.f32s, cols);
         for r in tile.rows() {
             let from = &x[r * cols..(r + 1) * cols];
             on_isa!(args.isa, rmsnorm, (y: &mut [f32] = between, x: &[f32] = from,
                 w: &[f32] = &w[..cols], eps: f32 = eps));
-            on_isa!(args.isa, quantize, (y: &mut [A8Block] = y.row(r), x: &[f32] = between));
+            on_isa!(args.isa, quantize, (y: &mut [A16Block] = y.row(r), x: &[f32] = between));
         }
         Ok(())
     },
 };
 
 pub(crate) static ADD_RMSNORM_QUANTIZE: HostPoint = HostPoint {
-    id: "add_rmsnorm_quantize/a8",
+    id: "add_rmsnorm_quantize/a16",
     args: decl::ADD_RMSNORM,
     needs: |a| {
         let cols = a.u32(4);
         blocks("cols", cols)?;
         let row = f32s(Unit::Row, cols);
-        Ok(vec![row, row, f32s(Unit::One, cols), a8s(Unit::Row, cols)])
+        Ok(vec![row, row, f32s(Unit::One, cols), a16s(Unit::Row, cols)])
     },
     grid: |a, c| tiling::rows(c.rows, a.u32(4)),
     run: add_rmsnorm_quantize,
@@ -154,24 +162,24 @@ fn add_rmsnorm_quantize(
     let (cols, eps) = (args.u32(4), args.f32(5));
     let (delta, w) = (tile.input::<f32>(1), tile.input::<f32>(2));
     let mut res = tile.output::<f32>(0, RowShape::whole(cols));
-    let mut y = tile.output::<A8Block>(3, RowShape::whole(cols / A8_BLOCK));
+    let mut y = tile.output::<A16Block>(3, RowShape::whole(cols / A16_BLOCK));
     let between = grown(&mut scratch.f32s, cols);
     for r in tile.rows() {
         let delta = &delta[r * cols..(r + 1) * cols];
         on_isa!(args.isa, add_rmsnorm, (res: &mut [f32] = res.row(r), delta: &[f32] = delta,
             y: &mut [f32] = between, w: &[f32] = &w[..cols], eps: f32 = eps));
-        on_isa!(args.isa, quantize, (y: &mut [A8Block] = y.row(r), x: &[f32] = between));
+        on_isa!(args.isa, quantize, (y: &mut [A16Block] = y.row(r), x: &[f32] = between));
     }
     Ok(())
 }
 
 pub(crate) static SWIGLU_QUANTIZE: HostPoint = HostPoint {
-    id: "swiglu_quantize/a8",
+    id: "swiglu_quantize/a16",
     args: decl::SWIGLU_QUANTIZE,
     needs: |a| {
         let ffn = a.u32(2);
         blocks("ffn", ffn)?;
-        Ok(vec![f32s(Unit::Row, 2 * ffn), a8s(Unit::Row, ffn)])
+        Ok(vec![f32s(Unit::Row, 2 * ffn), a16s(Unit::Row, ffn)])
     },
     grid: |a, c| crate::args::Grid {
         rows: c.rows,
@@ -182,7 +190,7 @@ pub(crate) static SWIGLU_QUANTIZE: HostPoint = HostPoint {
     run: swiglu_quantize,
 };
 
-/// Columns of a `swiglu_quantize` tile: whole A8 blocks.
+/// Columns of a `swiglu_quantize` tile: whole A16 blocks.
 const SLICE: u32 = 1024;
 
 fn swiglu_quantize(
@@ -193,8 +201,8 @@ fn swiglu_quantize(
     let args = tile.args();
     let ffn = args.u32(2);
     let gu = tile.input::<f32>(0);
-    let width = ffn / A8_BLOCK;
-    let unit = SLICE as usize / A8_BLOCK;
+    let width = ffn / A16_BLOCK;
+    let unit = SLICE as usize / A16_BLOCK;
     let shape = RowShape {
         first: 0,
         ld: width,
@@ -202,16 +210,16 @@ fn swiglu_quantize(
         width,
         unit,
     };
-    let mut y = tile.output::<A8Block>(1, shape);
+    let mut y = tile.output::<A16Block>(1, shape);
     let begin = tile.cols().start * SLICE as usize;
     for r in tile.rows() {
         let out = y.row(r);
-        let between = grown(&mut scratch.f32s, out.len() * A8_BLOCK);
+        let between = grown(&mut scratch.f32s, out.len() * A16_BLOCK);
         let gate = &gu[r * 2 * ffn + begin..][..between.len()];
         let up = &gu[r * 2 * ffn + ffn + begin..][..between.len()];
         on_isa!(args.isa, swiglu,
             (out: &mut [f32] = between, gate: &[f32] = gate, up: &[f32] = up));
-        on_isa!(args.isa, quantize, (y: &mut [A8Block] = out, x: &[f32] = between));
+        on_isa!(args.isa, quantize, (y: &mut [A16Block] = out, x: &[f32] = between));
     }
     Ok(())
 }
@@ -220,8 +228,8 @@ fn swiglu_quantize(
 mod tests {
     use super::*;
 
-    fn one(x: &[f32; 32]) -> A8Block {
-        let mut y = [A8Block {
+    fn one(x: &[f32; 32]) -> A16Block {
+        let mut y = [A16Block {
             scale: 0.0,
             sum: 0.0,
             q: [1; 32],
@@ -233,19 +241,33 @@ mod tests {
     #[test]
     fn ties_go_to_even_and_the_sum_is_of_the_steps() {
         let mut x = [0.0; 32];
-        x[0] = 127.0;
+        x[0] = 16383.0;
         x[1] = 2.5;
         x[2] = -3.5;
         let y = one(&x);
-        assert_eq!((y.scale, y.q[0], y.q[1], y.q[2]), (1.0, 127, 2, -4));
-        assert_eq!(y.sum, 125.0);
+        assert_eq!((y.scale, y.q[0], y.q[1], y.q[2]), (1.0, 16383, 2, -4));
+        assert_eq!(y.sum, 16381.0);
+    }
+
+    #[test]
+    fn the_largest_magnitude_is_the_last_step_whatever_it_is() {
+        // Every exponent whose block is not all zero, mantissas of all kinds; near the lower end scales are subnormal.
+        for exponent in 13..255u32 {
+            for mantissa in [0, 1, 0x1fff, 0x3f_ffff, 0x55_5555, 0x7f_ffff] {
+                let m = f32::from_bits(exponent << 23 | mantissa);
+                let mut x = [-m; 32];
+                x[5] = m;
+                let y = one(&x);
+                assert_eq!((y.q[5], y.q[6]), (16383, -16383), "{m:e}");
+            }
+        }
     }
 
     #[test]
     fn zeros_and_tiny_values_are_zero_and_bad_values_stay_visible() {
         assert_eq!(
             one(&[0.0; 32]),
-            A8Block {
+            A16Block {
                 scale: 0.0,
                 sum: 0.0,
                 q: [0; 32]

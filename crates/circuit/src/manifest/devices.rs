@@ -17,7 +17,7 @@ pub struct Device {
     pub memory_bytes: Option<u64>,
     /// Memory bandwidth in bytes per second.
     pub bandwidth: f64,
-    /// Operations per second by arithmetic (`f32`, `bf16`, `int8`, `fp8`); a multiply-add counts two.
+    /// Operations per second by arithmetic (`f32`, `bf16`, `int16`, `int8`, `fp8`); a multiply-add counts two.
     pub flops: BTreeMap<String, f64>,
 }
 

@@ -87,7 +87,7 @@ elems = { w = "bf16", x = "f32", y = "f32" }
 rows = [0, 4]
 "#;
     let other_spec = format!(
-        "{one}[[point]]\nid = \"linear/bf16_wide\"\nspec = \"a8_block32\"\nelems = {{ w = \"bf16\", x = \"f32\", y = \"f32\" }}\nrows = [5, 4294967295]\n"
+        "{one}[[point]]\nid = \"linear/bf16_wide\"\nspec = \"a16_block32\"\nelems = {{ w = \"bf16\", x = \"f32\", y = \"f32\" }}\nrows = [5, 4294967295]\n"
     );
     for points in [one, &other_spec] {
         let library = with(&[

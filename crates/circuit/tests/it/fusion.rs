@@ -33,21 +33,21 @@ fn quantized_weights_fuse_up_to_the_conversion() {
     assert_eq!(
         points(&fused, 2),
         [
-            "add_rmsnorm_quantize/a8",
+            "add_rmsnorm_quantize/a16",
             "linear/q4_0",
             "rope/f32",
             "kv_write/bf16",
             "attention/bf16",
-            "quantize/a8",
+            "quantize/a16",
             "linear/q4_0",
-            "add_rmsnorm_quantize/a8",
+            "add_rmsnorm_quantize/a16",
             "linear/q4_0",
-            "swiglu_quantize/a8",
+            "swiglu_quantize/a16",
             "linear/q4_0",
         ]
     );
     // The first layer has nothing to add; the head's rows are gathered, not added.
-    assert_eq!(points(&fused, 0)[0], "rmsnorm_quantize/a8");
+    assert_eq!(points(&fused, 0)[0], "rmsnorm_quantize/a16");
     assert_eq!(points(&unfused, 2).len(), 16);
     assert_eq!(fused.digest, unfused.digest);
     assert_eq!(fused.memory.find("L2.n1"), None);
@@ -70,7 +70,7 @@ fn plain_weights_fuse_add_and_norm() {
 
 #[test]
 fn a_norm_that_others_read_too_stays_visible() {
-    // v in f16 reads the f32 edge beside the int8 one: the norm cannot disappear into the conversion.
+    // v in f16 reads the f32 edge beside the int16 one: the norm cannot disappear into the conversion.
     let instance = hf(&flat(TINY_LLAMA)).unwrap();
     let mut formats = instance.uniform_formats(Elem::Q4_0);
     for (key, format) in &mut formats {
@@ -85,12 +85,12 @@ fn a_norm_that_others_read_too_stays_visible() {
         points(&plan, 1)[..4],
         [
             "add_rmsnorm/f32",
-            "quantize/a8",
+            "quantize/a16",
             "linear/q4_0",
             "linear/f16"
         ]
     );
-    assert!(plan.memory.find("L1.n1").is_some() && plan.memory.find("L1.n1.a8").is_some());
+    assert!(plan.memory.find("L1.n1").is_some() && plan.memory.find("L1.n1.a16").is_some());
 }
 
 #[test]

@@ -149,11 +149,11 @@ fn unequal_formats_cut_a_linear_into_column_ranges() {
             ("linear/f16", Arg::U32(32), Arg::U32(96))
         ]
     );
-    // The quantized run reads int8 blocks, the other the f32 edge; one conversion serves q and k.
+    // The quantized run reads int16 blocks, the other the f32 edge; one conversion serves q and k.
     assert_eq!(
         plan.groups
             .iter()
-            .filter(|g| g.name == "L1.quantize.n1.a8")
+            .filter(|g| g.name == "L1.quantize.n1.a16")
             .count(),
         1
     );
@@ -161,7 +161,7 @@ fn unequal_formats_cut_a_linear_into_column_ranges() {
         Arg::Buf { span, .. } => plan.memory.span(span).name.clone(),
         _ => String::new(),
     };
-    assert_eq!((x(0), x(1)), ("L1.n1.a8".to_owned(), "L1.n1".to_owned()));
+    assert_eq!((x(0), x(1)), ("L1.n1.a16".to_owned(), "L1.n1".to_owned()));
 }
 
 #[test]

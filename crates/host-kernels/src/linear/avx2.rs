@@ -1,26 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The AVX2 path of `linear` for quantized weights: the bits of the portable path, eight outputs at a time.
 //!
-//! Integers: a vector holds one quad (four consecutive k) of eight outputs; `maddubs` with the quad of the activations,
-//! broadcast, gives two 16-bit sums per output. They cannot overflow, which is what makes the result exact:
-//!
-//! | weights | largest pair | pairs added before widening | largest sum |
-//! |---|---|---|---|
-//! | 0..=15 | 2 x 15 x 127 | 8 | 30,480 |
-//! | 0..=31 (q5_0) | 2 x 31 x 127 | 4 | 31,496 |
-//! | -32..=31 (q6_k) | 2 x 32 x 127 | 4 | 32,512 |
-//! | -128..=127 (q8_0) | 2 x 128 x 127 | 1 | 32,512 |
-//!
-//! Signed weights go in as magnitudes, their sign moved to the activation (which is never -128).
+//! Integers: a vector holds one pair (two consecutive k) of eight outputs as 16-bit integers; `pmaddwd` with the pair of
+//! the activations, broadcast, gives one exact 32-bit sum per output, and a block is 16 of them. Weights are widened to
+//! 16 bits a quarter of a block at a time, once for all rows of the call. q6_k's go in multiplied by their sub-scales (at
+//! most 4,096), so that the sum is the block's integer as it stands. [`super`] shows that no order overflows.
 
 use std::arch::x86_64::*;
 
 use super::Work;
-use super::a8::Quantized;
+use super::a16::Quantized;
 use crate::formats::{self, Format, Q4K, Q5_0, Q6K};
 use crate::lanes::F8;
 use crate::layout::GROUP;
-use crate::quantize::{A8_BLOCK, A8Block};
+use crate::quantize::{A16_BLOCK, A16Block};
 
 /// How far ahead of the arithmetic weights are asked for.
 const AHEAD: usize = 2048;
@@ -28,25 +21,22 @@ const AHEAD: usize = 2048;
 /// What the AVX2 path takes from a sub-block of 32 k. All functions are for use inside a function that enables AVX2, FMA
 /// and F16C, into which they are inlined.
 pub(super) trait Avx2: Quantized {
-    /// The exact integers of eight outputs, for `R` rows.
+    /// Values `8 * quarter..8 * quarter + 8` of eight outputs: vector `n` holds k `2n` and `2n + 1` of them, as 16-bit
+    /// integers side by side in the output's lane.
     ///
     /// # Safety
-    /// AVX2. `packed` points to a packed block of the format, `x` to 32 values each.
-    unsafe fn dots<const R: usize>(
-        packed: *const u8,
-        sub: usize,
-        x: [*const i8; R],
-    ) -> [__m256i; R];
+    /// AVX2. `packed` points to a packed block of the format.
+    unsafe fn widen(packed: *const u8, sub: usize, quarter: usize) -> [__m256i; 4];
 
     /// `d` and `m` of eight outputs.
     ///
     /// # Safety
-    /// As [`Avx2::dots`].
+    /// As [`Avx2::widen`], and F16C.
     unsafe fn scales_ps(packed: *const u8, sub: usize) -> (__m256, __m256);
 }
 
 /// All rows of a tile against all its groups.
-pub(super) fn tile<F: Avx2>(work: &mut Work<'_, A8Block>) {
+pub(super) fn tile<F: Avx2>(work: &mut Work<'_, A16Block>) {
     let rows = work.rows.clone();
     for group in 0..work.groups {
         let mut row = rows.start;
@@ -69,10 +59,10 @@ pub(super) fn tile<F: Avx2>(work: &mut Work<'_, A8Block>) {
 
 /// One group by `R` rows.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn block<F: Avx2, const R: usize>(work: &mut Work<'_, A8Block>, row: usize, group: usize) {
+fn block<F: Avx2, const R: usize>(work: &mut Work<'_, A16Block>, row: usize, group: usize) {
     let mut acc = [_mm256_setzero_ps(); R];
     {
-        let x: [&[A8Block]; R] = std::array::from_fn(|r| work.x(row + r));
+        let x: [&[A16Block]; R] = std::array::from_fn(|r| work.x(row + r));
         let packed = work.w(group).chunks_exact(F::PACKED);
         assert!(x.iter().all(|x| x.len() == packed.len() * F::SUBS));
         let mut at = 0;
@@ -85,7 +75,7 @@ fn block<F: Avx2, const R: usize>(work: &mut Work<'_, A8Block>, row: usize, grou
                 let (dots, (d, m)) = unsafe {
                     let packed = packed.as_ptr();
                     (
-                        F::dots::<R>(packed, sub, x.map(|x| x.q.as_ptr())),
+                        dots::<F, R>(packed, sub, x.map(|x| x.q.as_ptr())),
                         F::scales_ps(packed, sub),
                     )
                 };
@@ -120,11 +110,34 @@ fn prefetch<F: Avx2>(packed: &[u8]) {
     }
 }
 
-/// A quad of the activations for all eight outputs.
+/// The exact integers of eight outputs, for `R` rows.
 #[inline(always)]
-unsafe fn quad(x: *const i8, v: usize) -> __m256i {
+unsafe fn dots<F: Avx2, const R: usize>(
+    packed: *const u8,
+    sub: usize,
+    x: [*const i16; R],
+) -> [__m256i; R] {
+    // SAFETY: the caller's: AVX2, a packed block, and 32 values each.
+    unsafe {
+        let mut out = [_mm256_setzero_si256(); R];
+        for quarter in 0..4 {
+            let w = F::widen(packed, sub, quarter);
+            for n in 0..4 {
+                for r in 0..R {
+                    let products = _mm256_madd_epi16(w[n], pair(x[r], 4 * quarter + n));
+                    out[r] = _mm256_add_epi32(out[r], products);
+                }
+            }
+        }
+        out
+    }
+}
+
+/// A pair of the activations for all eight outputs.
+#[inline(always)]
+unsafe fn pair(x: *const i16, p: usize) -> __m256i {
     // SAFETY: the caller's: AVX2, and 32 values at `x`.
-    unsafe { _mm256_set1_epi32(x.add(4 * v).cast::<i32>().read_unaligned()) }
+    unsafe { _mm256_set1_epi32(x.add(2 * p).cast::<i32>().read_unaligned()) }
 }
 
 #[inline(always)]
@@ -147,57 +160,26 @@ unsafe fn bytes(packed: *const u8, offset: usize) -> __m256i {
     unsafe { _mm256_cvtepu8_epi32(_mm_loadl_epi64(packed.add(offset).cast())) }
 }
 
-/// 16-bit pair sums to 32 bits.
+/// The four pairs of a quarter of nibbles.
 #[inline(always)]
-unsafe fn widen(pairs: __m256i) -> __m256i {
-    // SAFETY: the caller's: AVX2.
-    unsafe { _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)) }
-}
-
-/// Low and high nibbles: quads `v` and `v + 4`.
-#[inline(always)]
-unsafe fn nibbles(packed: *const u8, offset: usize) -> (__m256i, __m256i) {
-    // SAFETY: the caller's: AVX2, and 32 bytes there.
+unsafe fn nibbles(packed: *const u8, offset: usize, quarter: usize) -> [__m256i; 4] {
+    // SAFETY: the caller's: AVX2, and 128 bytes there.
     unsafe {
-        let (both, mask) = (load(packed, offset), _mm256_set1_epi8(15));
-        (
-            _mm256_and_si256(both, mask),
-            _mm256_and_si256(_mm256_srli_epi16::<4>(both), mask),
-        )
-    }
-}
-
-/// Sums of 4-bit weights at `offset`.
-#[inline(always)]
-unsafe fn dots4<const R: usize>(
-    packed: *const u8,
-    offset: usize,
-    x: [*const i8; R],
-) -> [__m256i; R] {
-    // SAFETY: the caller's: AVX2, 128 bytes of nibbles, and 32 values each.
-    unsafe {
-        let mut pairs = [_mm256_setzero_si256(); R];
-        for v in 0..4 {
-            let (low, high) = nibbles(packed, offset + 32 * v);
-            for r in 0..R {
-                let low = _mm256_maddubs_epi16(low, quad(x[r], v));
-                let high = _mm256_maddubs_epi16(high, quad(x[r], v + 4));
-                pairs[r] = _mm256_add_epi16(pairs[r], _mm256_add_epi16(low, high));
-            }
-        }
-        let mut out = pairs;
-        for r in 0..R {
-            out[r] = widen(pairs[r]);
-        }
-        out
+        let (all, mask) = (load(packed, offset + 32 * quarter), _mm256_set1_epi16(15));
+        [
+            _mm256_and_si256(all, mask),
+            _mm256_and_si256(_mm256_srli_epi16::<4>(all), mask),
+            _mm256_and_si256(_mm256_srli_epi16::<8>(all), mask),
+            _mm256_srli_epi16::<12>(all),
+        ]
     }
 }
 
 impl Avx2 for formats::Q4_0 {
     #[inline(always)]
-    unsafe fn dots<const R: usize>(p: *const u8, _: usize, x: [*const i8; R]) -> [__m256i; R] {
+    unsafe fn widen(p: *const u8, _: usize, quarter: usize) -> [__m256i; 4] {
         // SAFETY: the caller's.
-        unsafe { dots4(p, 16, x) }
+        unsafe { nibbles(p, 16, quarter) }
     }
     #[inline(always)]
     unsafe fn scales_ps(p: *const u8, _: usize) -> (__m256, __m256) {
@@ -211,9 +193,9 @@ impl Avx2 for formats::Q4_0 {
 
 impl Avx2 for formats::Q4_1 {
     #[inline(always)]
-    unsafe fn dots<const R: usize>(p: *const u8, _: usize, x: [*const i8; R]) -> [__m256i; R] {
+    unsafe fn widen(p: *const u8, _: usize, quarter: usize) -> [__m256i; 4] {
         // SAFETY: the caller's.
-        unsafe { dots4(p, 32, x) }
+        unsafe { nibbles(p, 32, quarter) }
     }
     #[inline(always)]
     unsafe fn scales_ps(p: *const u8, _: usize) -> (__m256, __m256) {
@@ -224,9 +206,9 @@ impl Avx2 for formats::Q4_1 {
 
 impl Avx2 for Q4K {
     #[inline(always)]
-    unsafe fn dots<const R: usize>(p: *const u8, sub: usize, x: [*const i8; R]) -> [__m256i; R] {
+    unsafe fn widen(p: *const u8, sub: usize, quarter: usize) -> [__m256i; 4] {
         // SAFETY: the caller's.
-        unsafe { dots4(p, Q4K::HEAD + sub * Q4K::SUB + 16, x) }
+        unsafe { nibbles(p, Q4K::HEAD + sub * Q4K::SUB + 16, quarter) }
     }
     #[inline(always)]
     unsafe fn scales_ps(p: *const u8, sub: usize) -> (__m256, __m256) {
@@ -242,34 +224,24 @@ impl Avx2 for Q4K {
 
 impl Avx2 for Q5_0 {
     #[inline(always)]
-    unsafe fn dots<const R: usize>(p: *const u8, _: usize, x: [*const i8; R]) -> [__m256i; R] {
-        // SAFETY: the caller's. Bit `v` of a high byte belongs to quad `v`; it goes to bit 4.
+    unsafe fn widen(p: *const u8, _: usize, quarter: usize) -> [__m256i; 4] {
+        // SAFETY: the caller's. Bit `4 * quarter + n` of a word is the fifth of pair `n`; it goes to bit 4.
         unsafe {
-            let bit = _mm256_set1_epi8(16);
-            let mut high = load(p, 16);
-            // After four shifts right by one, bit 4 of `later` is what bit 4 + v of `high` was.
-            let mut later = high;
-            high = _mm256_slli_epi16::<4>(high);
-            let mut first = [_mm256_setzero_si256(); R];
-            let mut second = first;
-            for v in 0..4 {
-                let (a, b) = nibbles(p, 48 + 32 * v);
-                let a = _mm256_or_si256(a, _mm256_and_si256(high, bit));
-                let b = _mm256_or_si256(b, _mm256_and_si256(later, bit));
-                for r in 0..R {
-                    let a = _mm256_maddubs_epi16(a, quad(x[r], v));
-                    let b = _mm256_maddubs_epi16(b, quad(x[r], v + 4));
-                    first[r] = _mm256_add_epi16(first[r], a);
-                    second[r] = _mm256_add_epi16(second[r], b);
-                }
-                high = _mm256_srli_epi16::<1>(high);
-                later = _mm256_srli_epi16::<1>(later);
-            }
-            let mut out = first;
-            for r in 0..R {
-                out[r] = _mm256_add_epi32(widen(first[r]), widen(second[r]));
-            }
-            out
+            let (high, bit) = (load(p, 16), _mm256_set1_epi16(16));
+            let first = match quarter {
+                0 => _mm256_slli_epi16::<4>(high),
+                1 => high,
+                2 => _mm256_srli_epi16::<4>(high),
+                _ => _mm256_srli_epi16::<8>(high),
+            };
+            let [a, b, c, d] = nibbles(p, 48, quarter);
+            let with = |low, high| _mm256_or_si256(low, _mm256_and_si256(high, bit));
+            [
+                with(a, first),
+                with(b, _mm256_srli_epi16::<1>(first)),
+                with(c, _mm256_srli_epi16::<2>(first)),
+                with(d, _mm256_srli_epi16::<3>(first)),
+            ]
         }
     }
     #[inline(always)]
@@ -284,18 +256,13 @@ impl Avx2 for Q5_0 {
 
 impl Avx2 for formats::Q8_0 {
     #[inline(always)]
-    unsafe fn dots<const R: usize>(p: *const u8, _: usize, x: [*const i8; R]) -> [__m256i; R] {
+    unsafe fn widen(p: *const u8, _: usize, quarter: usize) -> [__m256i; 4] {
         // SAFETY: the caller's.
         unsafe {
-            let mut out = [_mm256_setzero_si256(); R];
-            for v in 0..8 {
-                let w = load(p, 16 + 32 * v);
-                let magnitude = _mm256_abs_epi8(w);
-                for r in 0..R {
-                    let x = _mm256_sign_epi8(quad(x[r], v), w);
-                    let pairs = _mm256_maddubs_epi16(magnitude, x);
-                    out[r] = _mm256_add_epi32(out[r], widen(pairs));
-                }
+            let mut out = [_mm256_setzero_si256(); 4];
+            for n in 0..4 {
+                let bytes = p.add(16 + 64 * quarter + 16 * n).cast();
+                out[n] = _mm256_cvtepi8_epi16(_mm_loadu_si128(bytes));
             }
             out
         }
@@ -309,40 +276,29 @@ impl Avx2 for formats::Q8_0 {
 
 impl Avx2 for Q6K {
     #[inline(always)]
-    unsafe fn dots<const R: usize>(p: *const u8, sub: usize, x: [*const i8; R]) -> [__m256i; R] {
-        // SAFETY: the caller's. Bits `2v..2v+2` of a high byte belong to quad `v` of its half; they go to bits 4 and 5.
+    unsafe fn widen(p: *const u8, sub: usize, quarter: usize) -> [__m256i; 4] {
+        // SAFETY: the caller's. Bits 2f and 2f + 1 of a word are the high ones of pair `f` of the half, which is pair
+        // `f % 4` of its quarter; they go to bits 4 and 5.
         unsafe {
             let p = p.add(Q6K::HEAD + sub * Q6K::SUB);
-            let (bits, bias) = (_mm256_set1_epi8(0x30), _mm256_set1_epi8(32));
-            let (mut high_a, mut high_b) = (load(p, 16), load(p, 48));
-            let mut first = [_mm256_setzero_si256(); R];
-            let mut second = first;
-            for v in 0..4 {
-                let (a, b) = nibbles(p, 80 + 32 * v);
-                let place = |h: __m256i| match v {
-                    0 => _mm256_slli_epi16::<4>(h),
-                    1 => _mm256_slli_epi16::<2>(h),
-                    2 => h,
-                    _ => _mm256_srli_epi16::<2>(h),
-                };
-                let a = _mm256_or_si256(a, _mm256_and_si256(place(high_a), bits));
-                let b = _mm256_or_si256(b, _mm256_and_si256(place(high_b), bits));
-                let (a, b) = (_mm256_sub_epi8(a, bias), _mm256_sub_epi8(b, bias));
-                let (size_a, size_b) = (_mm256_abs_epi8(a), _mm256_abs_epi8(b));
-                for r in 0..R {
-                    let xa = _mm256_sign_epi8(quad(x[r], v), a);
-                    let xb = _mm256_sign_epi8(quad(x[r], v + 4), b);
-                    first[r] = _mm256_add_epi16(first[r], _mm256_maddubs_epi16(size_a, xa));
-                    second[r] = _mm256_add_epi16(second[r], _mm256_maddubs_epi16(size_b, xb));
-                }
-            }
-            (high_a, high_b) = (sub_scales(p, 0), sub_scales(p, 8));
-            let mut out = first;
-            for r in 0..R {
-                let a = _mm256_madd_epi16(first[r], high_a);
-                out[r] = _mm256_add_epi32(a, _mm256_madd_epi16(second[r], high_b));
-            }
-            out
+            let high = load(p, 16 + quarter / 2 * 32);
+            let first = match quarter % 2 {
+                0 => _mm256_slli_epi16::<4>(high),
+                _ => _mm256_srli_epi16::<4>(high),
+            };
+            let scales = sub_scales(p, quarter / 2 * 8);
+            let (bits, bias) = (_mm256_set1_epi16(0x30), _mm256_set1_epi16(32));
+            let [a, b, c, d] = nibbles(p, 80, quarter);
+            let with = |low, high| {
+                let value = _mm256_or_si256(low, _mm256_and_si256(high, bits));
+                _mm256_mullo_epi16(_mm256_sub_epi16(value, bias), scales)
+            };
+            [
+                with(a, first),
+                with(b, _mm256_srli_epi16::<2>(first)),
+                with(c, _mm256_srli_epi16::<4>(first)),
+                with(d, _mm256_srli_epi16::<6>(first)),
+            ]
         }
     }
     #[inline(always)]
@@ -363,5 +319,5 @@ unsafe fn sub_scales(p: *const u8, offset: usize) -> __m256i {
     }
 }
 
-const _: () = assert!(GROUP == 8 && A8_BLOCK == 32);
+const _: () = assert!(GROUP == 8 && A16_BLOCK == 32);
 const _: () = assert!(<formats::Q4_1 as Format>::PACKED == 160);

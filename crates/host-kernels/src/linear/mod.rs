@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `linear`: `y = W x (+ bias)` for packed weights, any number of rows.
 //!
-//! *Spec of quantized weights* (activations A8): one chain per output over ascending blocks of 32 k: `acc = fma(f32(dot),
-//! d * s, acc)` with the exact integer dot product of the block, the weight scale `d` (exact in f32) and the activation
-//! scale `s`, their product rounded; formats with an offset then take `acc = fma(m, sum, acc)` with the block's A8 sum.
-//! `m` is: the stored minimum (q4_1), `-8 d` (q4_0), `-16 d` (q5_0), `-(dmin * min)` (q4_k); all exact in f32. q8_0 and
-//! q6_k have no offset: their integers are signed. q4_k's `d` is `d * sc`; q6_k's integer is `sc0 * dot(k < 16) + sc1 *
-//! dot(k >= 16)`, exact in f32 too (at most 16,646,144 < 2^24).
+//! *Spec of quantized weights* (activations A16): one chain per output over ascending blocks of 32 k: `acc = fma(f32(dot),
+//! d * s, acc)` with the exact integer dot product of the block, rounded to f32 (ties to even: it may pass 2^24), the weight
+//! scale `d` (exact in f32) and the activation scale `s`, their product rounded; formats with an offset then take `acc =
+//! fma(m, sum, acc)` with the block's A16 sum. `m` is: the stored minimum (q4_1), `-8 d` (q4_0), `-16 d` (q5_0), `-(dmin *
+//! min)` (q4_k); all exact in f32. q8_0 and q6_k have no offset: their integers are signed. q4_k's `d` is `d * sc`; q6_k's
+//! integer is `sc0 * dot(k < 16) + sc1 * dot(k >= 16)`. Every integer fits 32 bits, in any order of its sum:
+//!
+//! | weights | largest integer of a block |
+//! |---|---|
+//! | 0..=15 (q4_0, q4_1, q4_k) | 32 x 15 x 16,383 = 7,863,840 |
+//! | 0..=31 (q5_0) | 32 x 31 x 16,383 = 16,251,936 |
+//! | -128..=127 (q8_0) | 32 x 128 x 16,383 = 67,104,768 |
+//! | -32..=31 times -128..=127 (q6_k) | 32 x 32 x 128 x 16,383 = 2,147,352,576 = 2^31 - 131,072 |
+//!
+//! q6_k is why activations have 15 bits and not 16.
 //!
 //! *Spec of f32, bf16 and f16 weights* (activations f32): one chain per output over ascending k, `acc = fma(w, x, acc)`,
 //! started fresh every [`plain::SEGMENT`] k; segments add up left to right. Vectors run across eight outputs: the same
@@ -14,7 +23,7 @@
 //!
 //! The bias is added last. Rows of a step share each pass over the weights.
 
-mod a8;
+mod a16;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -33,7 +42,7 @@ use crate::point::{
     BadConstants, HostPoint, Need, RunTile, TileFault, f32s, positive, row_unit, unit_rows,
 };
 
-pub(crate) use a8::POINTS as A8_POINTS;
+pub(crate) use a16::POINTS as A16_POINTS;
 pub(crate) use plain::POINTS as PLAIN_POINTS;
 
 /// Bytes of weights in a tile of one row: a few microseconds at memory speed.
@@ -43,8 +52,8 @@ const TILE_PRODUCTS: usize = 2 * 1024 * 1024;
 /// Rows of a tile: their activations stay in the first caches while the weights pass.
 const TILE_ROWS: usize = 32;
 
-const fn point<F: Format>(id: &'static str, a8: bool, run: RunTile) -> HostPoint {
-    let needs = if a8 { needs_a8::<F> } else { needs_f32::<F> };
+const fn point<F: Format>(id: &'static str, a16: bool, run: RunTile) -> HostPoint {
+    let needs = if a16 { needs_a16::<F> } else { needs_f32::<F> };
     HostPoint {
         id,
         args: decl::LINEAR,
@@ -59,9 +68,9 @@ fn needs_f32<F: Format>(a: &Args) -> Result<Vec<Need>, BadConstants> {
     needs::<F>(a, f32s(unit, a.u32(4)), unit)
 }
 
-fn needs_a8<F: Format>(a: &Args) -> Result<Vec<Need>, BadConstants> {
+fn needs_a16<F: Format>(a: &Args) -> Result<Vec<Need>, BadConstants> {
     let unit = row_unit(a.u32(9))?;
-    needs::<F>(a, crate::quantize::a8s(unit, a.u32(4)), unit)
+    needs::<F>(a, crate::quantize::a16s(unit, a.u32(4)), unit)
 }
 
 fn needs<F: Format>(a: &Args, x: Need, unit: Unit) -> Result<Vec<Need>, BadConstants> {

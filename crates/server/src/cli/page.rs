@@ -102,7 +102,7 @@ fn environment(out: &mut String) {
     put!(out, "\n## Environment\n");
     put!(
         out,
-        "A `METRALE_*` variable that is not in this table is refused. Build variables have no effect at run time.\n"
+        "A `METRALE_*` variable that is not in this table is refused. Those of the build and of tests have no effect on met.\n"
     );
     put!(
         out,
@@ -112,6 +112,7 @@ fn environment(out: &mut String) {
         let read = match lever.kind {
             LeverKind::Run => "by met",
             LeverKind::Build => "by the build",
+            LeverKind::Test => "by a test",
         };
         let value = match lever.ty {
             LeverType::Choice(words) => words.join(" or "),

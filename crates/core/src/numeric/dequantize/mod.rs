@@ -67,7 +67,7 @@ pub fn dequantize(elem: Elem, src: &[u8], dst: &mut [f32]) -> Result<(), Dequant
         Elem::Iq4Nl => blocks(src, dst, nonlinear::iq4_nl),
         Elem::Iq4Xs => blocks(src, dst, nonlinear::iq4_xs),
         Elem::Mxfp4 => blocks(src, dst, nonlinear::mxfp4),
-        Elem::I8 | Elem::I16 | Elem::I32 | Elem::I64 | Elem::U8 | Elem::U32 | Elem::A8 => {
+        Elem::I8 | Elem::I16 | Elem::I32 | Elem::I64 | Elem::U8 | Elem::U32 | Elem::A16 => {
             return Err(DequantizeError::Format { elem });
         }
     }

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `linear` for quantized weights with A8 activations. The spec stands in [`super`].
+//! `linear` for quantized weights with A16 activations. The spec stands in [`super`].
 
 use super::{Work, point, run_with};
-use crate::formats::{self, Format, Q4K, Q5_0, Q6K, f16_at, nibble};
+use crate::formats::{self, Format, Q4K, Q5_0, Q6K, byte, f16_at, nibble};
 use crate::lanes::F8;
 use crate::layout::GROUP;
 use crate::point::HostPoint;
-use crate::quantize::{A8_BLOCK, A8Block};
+use crate::quantize::{A16_BLOCK, A16Block};
 
 /// What the chain takes from one sub-block of 32 k of a packed block.
 pub(super) trait Quantized: Format {
     /// Sub-blocks of 32 in a block.
-    const SUBS: usize = Self::ELEMS / A8_BLOCK;
+    const SUBS: usize = Self::ELEMS / A16_BLOCK;
     /// Whether the second fma exists.
     const OFFSET: bool;
     /// The exact integer of each of the eight outputs.
-    fn dot(packed: &[u8], sub: usize, x: &[i8; A8_BLOCK]) -> [i32; GROUP];
+    fn dot(packed: &[u8], sub: usize, x: &[i16; A16_BLOCK]) -> [i32; GROUP];
     /// `d` and `m` of each output.
     fn scales(packed: &[u8], sub: usize) -> (F8, F8);
 }
 
 /// Integer dot product of each output, given its values as integers.
 #[inline(always)]
-fn dots(x: &[i8; A8_BLOCK], value: impl Fn(usize, usize) -> i32) -> [i32; GROUP] {
+fn dots(x: &[i16; A16_BLOCK], value: impl Fn(usize, usize) -> i32) -> [i32; GROUP] {
     let mut out = [0; GROUP];
     for (row, out) in out.iter_mut().enumerate() {
         for (k, x) in x.iter().enumerate() {
@@ -44,10 +44,8 @@ fn f16s(packed: &[u8]) -> F8 {
 
 impl Quantized for formats::Q8_0 {
     const OFFSET: bool = false;
-    fn dot(packed: &[u8], _: usize, x: &[i8; A8_BLOCK]) -> [i32; GROUP] {
-        dots(x, |row, k| {
-            i32::from(packed[16 + k / 4 * 32 + row * 4 + k % 4] as i8)
-        })
+    fn dot(packed: &[u8], _: usize, x: &[i16; A16_BLOCK]) -> [i32; GROUP] {
+        dots(x, |row, k| i32::from(byte(&packed[16..], row, k) as i8))
     }
     fn scales(packed: &[u8], _: usize) -> (F8, F8) {
         (f16s(packed), F8::ZERO)
@@ -56,7 +54,7 @@ impl Quantized for formats::Q8_0 {
 
 impl Quantized for formats::Q4_0 {
     const OFFSET: bool = true;
-    fn dot(packed: &[u8], _: usize, x: &[i8; A8_BLOCK]) -> [i32; GROUP] {
+    fn dot(packed: &[u8], _: usize, x: &[i16; A16_BLOCK]) -> [i32; GROUP] {
         dots(x, |row, k| i32::from(nibble(&packed[16..], row, k)))
     }
     fn scales(packed: &[u8], _: usize) -> (F8, F8) {
@@ -67,7 +65,7 @@ impl Quantized for formats::Q4_0 {
 
 impl Quantized for formats::Q4_1 {
     const OFFSET: bool = true;
-    fn dot(packed: &[u8], _: usize, x: &[i8; A8_BLOCK]) -> [i32; GROUP] {
+    fn dot(packed: &[u8], _: usize, x: &[i16; A16_BLOCK]) -> [i32; GROUP] {
         dots(x, |row, k| i32::from(nibble(&packed[32..], row, k)))
     }
     fn scales(packed: &[u8], _: usize) -> (F8, F8) {
@@ -77,7 +75,7 @@ impl Quantized for formats::Q4_1 {
 
 impl Quantized for Q5_0 {
     const OFFSET: bool = true;
-    fn dot(packed: &[u8], _: usize, x: &[i8; A8_BLOCK]) -> [i32; GROUP] {
+    fn dot(packed: &[u8], _: usize, x: &[i16; A16_BLOCK]) -> [i32; GROUP] {
         dots(x, |row, k| i32::from(Q5_0::value(packed, row, k)))
     }
     fn scales(packed: &[u8], _: usize) -> (F8, F8) {
@@ -88,7 +86,7 @@ impl Quantized for Q5_0 {
 
 impl Quantized for Q4K {
     const OFFSET: bool = true;
-    fn dot(packed: &[u8], sub: usize, x: &[i8; A8_BLOCK]) -> [i32; GROUP] {
+    fn dot(packed: &[u8], sub: usize, x: &[i16; A16_BLOCK]) -> [i32; GROUP] {
         let q = &packed[Q4K::HEAD + sub * Q4K::SUB + 16..];
         dots(x, |row, k| i32::from(nibble(q, row, k)))
     }
@@ -105,7 +103,7 @@ impl Quantized for Q4K {
 
 impl Quantized for Q6K {
     const OFFSET: bool = false;
-    fn dot(packed: &[u8], sub: usize, x: &[i8; A8_BLOCK]) -> [i32; GROUP] {
+    fn dot(packed: &[u8], sub: usize, x: &[i16; A16_BLOCK]) -> [i32; GROUP] {
         let sub = &packed[Q6K::HEAD + sub * Q6K::SUB..];
         dots(x, |row, k| {
             let scale = i32::from(sub[k / 16 * 8 + row] as i8);
@@ -118,7 +116,7 @@ impl Quantized for Q6K {
 }
 
 /// The portable path: output by output as the spec says it.
-fn portable<F: Quantized>(work: &mut Work<'_, A8Block>) {
+fn portable<F: Quantized>(work: &mut Work<'_, A16Block>) {
     for row in work.rows.clone() {
         for group in 0..work.groups {
             let mut acc = F8::ZERO;
@@ -141,11 +139,11 @@ fn portable<F: Quantized>(work: &mut Work<'_, A8Block>) {
     }
 }
 
-macro_rules! a8_point {
+macro_rules! a16_point {
     ($id:literal, $format:ty) => {
         point::<$format>($id, true, |t, _, _| {
             let (isa, k) = (t.args().isa, t.args().u32(4));
-            run_with::<$format, A8Block>(t, k / A8_BLOCK, |work| {
+            run_with::<$format, A16Block>(t, k / A16_BLOCK, |work| {
                 #[cfg(target_arch = "x86_64")]
                 if isa.has_avx2() {
                     return super::avx2::tile::<$format>(work);
@@ -158,10 +156,10 @@ macro_rules! a8_point {
 }
 
 pub(crate) static POINTS: [HostPoint; 6] = [
-    a8_point!("linear/q8_0", formats::Q8_0),
-    a8_point!("linear/q4_0", formats::Q4_0),
-    a8_point!("linear/q4_1", formats::Q4_1),
-    a8_point!("linear/q5_0", formats::Q5_0),
-    a8_point!("linear/q4_k", Q4K),
-    a8_point!("linear/q6_k", Q6K),
+    a16_point!("linear/q8_0", formats::Q8_0),
+    a16_point!("linear/q4_0", formats::Q4_0),
+    a16_point!("linear/q4_1", formats::Q4_1),
+    a16_point!("linear/q5_0", formats::Q5_0),
+    a16_point!("linear/q4_k", Q4K),
+    a16_point!("linear/q6_k", Q6K),
 ];
