@@ -8,7 +8,7 @@ use metrale_core::{StepBlock, Unit};
 
 use crate::args::{Grid, RowShape, Tile};
 use crate::isa::on_isa;
-use crate::lanes::{F8, exp};
+use crate::lanes::{Lanes, exp, on_lanes};
 use crate::point::{HostPoint, TileFault, f32s, positive};
 use crate::scratch::Scratch;
 use crate::{decl, tiling};
@@ -77,7 +77,7 @@ pub(crate) static SWIGLU: HostPoint = HostPoint {
             let out = h.row(r);
             let gate = &gu[r * 2 * ffn + begin..][..out.len()];
             let up = &gu[r * 2 * ffn + ffn + begin..][..out.len()];
-            on_isa!(tile.args().isa, swiglu,
+            on_lanes!(tile.args().isa, swiglu,
                 (out: &mut [f32] = out, gate: &[f32] = gate, up: &[f32] = up));
         }
         Ok(())
@@ -89,15 +89,15 @@ const SLICE: u32 = 1024;
 
 /// `out = silu(gate) * up`.
 #[inline(always)]
-pub(crate) fn swiglu(out: &mut [f32], gate: &[f32], up: &[f32]) {
+pub(crate) fn swiglu<L: Lanes>(out: &mut [f32], gate: &[f32], up: &[f32]) {
     let whole = out.len() / 8 * 8;
-    let one = F8::splat(1.0);
+    let one = L::splat(1.0);
     let mut i = 0;
     while i < whole {
-        let g = F8::load(&gate[i..]);
-        let e = F8::ZERO.sub(g).exp();
+        let g = L::load(&gate[i..]);
+        let e = L::splat(0.0).sub(g).exp();
         g.div(one.add(e))
-            .mul(F8::load(&up[i..]))
+            .mul(L::load(&up[i..]))
             .store(&mut out[i..]);
         i += 8;
     }

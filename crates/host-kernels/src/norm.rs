@@ -9,8 +9,7 @@ use metrale_core::{StepBlock, Unit};
 
 use crate::args::{RowShape, Tile};
 use crate::elementwise::add;
-use crate::isa::on_isa;
-use crate::lanes::{F8, dot};
+use crate::lanes::{Lanes, dot, on_lanes};
 use crate::point::{HostPoint, TileFault, f32s, positive, row_unit, unit_rows};
 use crate::scratch::Scratch;
 use crate::{decl, tiling};
@@ -36,7 +35,7 @@ pub(crate) static RMSNORM: HostPoint = HostPoint {
         for r in tile.rows() {
             let to = y.row(r);
             let from = &x[r * cols..(r + 1) * cols];
-            on_isa!(args.isa, rmsnorm,
+            on_lanes!(args.isa, rmsnorm,
                 (y: &mut [f32] = to, x: &[f32] = from, w: &[f32] = &w[..cols], eps: f32 = eps));
         }
         Ok(())
@@ -62,7 +61,7 @@ pub(crate) static ADD_RMSNORM: HostPoint = HostPoint {
         for r in tile.rows() {
             let delta = &delta[r * cols..(r + 1) * cols];
             let (res, to) = (res.row(r), y.row(r));
-            on_isa!(args.isa, add_rmsnorm, (res: &mut [f32] = res, delta: &[f32] = delta,
+            on_lanes!(args.isa, add_rmsnorm, (res: &mut [f32] = res, delta: &[f32] = delta,
                 y: &mut [f32] = to, w: &[f32] = &w[..cols], eps: f32 = eps));
         }
         Ok(())
@@ -71,32 +70,38 @@ pub(crate) static ADD_RMSNORM: HostPoint = HostPoint {
 
 /// `y = rmsnorm(x) * w`; all of one length.
 #[inline(always)]
-pub(crate) fn rmsnorm(y: &mut [f32], x: &[f32], w: &[f32], eps: f32) {
-    let scale = inverse_rms(x, eps);
-    scaled(y, x, w, scale);
+pub(crate) fn rmsnorm<L: Lanes>(y: &mut [f32], x: &[f32], w: &[f32], eps: f32) {
+    let scale = inverse_rms::<L>(x, eps);
+    scaled::<L>(y, x, w, scale);
 }
 
 /// `res += delta`, then `y = rmsnorm(res) * w`.
 #[inline(always)]
-pub(crate) fn add_rmsnorm(res: &mut [f32], delta: &[f32], y: &mut [f32], w: &[f32], eps: f32) {
+pub(crate) fn add_rmsnorm<L: Lanes>(
+    res: &mut [f32],
+    delta: &[f32],
+    y: &mut [f32],
+    w: &[f32],
+    eps: f32,
+) {
     add(res, delta);
-    rmsnorm(y, res, w, eps);
+    rmsnorm::<L>(y, res, w, eps);
 }
 
 #[inline(always)]
-fn inverse_rms(x: &[f32], eps: f32) -> f32 {
-    1.0 / (dot(x, x) / x.len() as f32 + eps).sqrt()
+fn inverse_rms<L: Lanes>(x: &[f32], eps: f32) -> f32 {
+    1.0 / (dot::<L>(x, x) / x.len() as f32 + eps).sqrt()
 }
 
 #[inline(always)]
-fn scaled(y: &mut [f32], x: &[f32], w: &[f32], scale: f32) {
+fn scaled<L: Lanes>(y: &mut [f32], x: &[f32], w: &[f32], scale: f32) {
     let whole = y.len() / 8 * 8;
-    let s = F8::splat(scale);
+    let s = L::splat(scale);
     let mut i = 0;
     while i < whole {
-        F8::load(&x[i..])
+        L::load(&x[i..])
             .mul(s)
-            .mul(F8::load(&w[i..]))
+            .mul(L::load(&w[i..]))
             .store(&mut y[i..]);
         i += 8;
     }
@@ -107,8 +112,8 @@ fn scaled(y: &mut [f32], x: &[f32], w: &[f32], scale: f32) {
 
 /// `x = rmsnorm(x) * w` in place.
 #[inline(always)]
-fn norm_in_place(x: &mut [f32], w: &[f32], eps: f32) {
-    let scale = inverse_rms(x, eps);
+fn norm_in_place<L: Lanes>(x: &mut [f32], w: &[f32], eps: f32) {
+    let scale = inverse_rms::<L>(x, eps);
     for (x, w) in x.iter_mut().zip(w) {
         *x = *x * scale * *w;
     }
@@ -140,7 +145,7 @@ fn qk_norm(tile: &mut Tile<'_>, _: &StepBlock, _: &mut Scratch) -> Result<(), Ti
             .enumerate()
         {
             let w = if h < heads { qw } else { kw };
-            on_isa!(args.isa, norm_in_place,
+            on_lanes!(args.isa, norm_in_place,
                 (x: &mut [f32] = head, w: &[f32] = &w[..dim], eps: f32 = eps));
         }
     }

@@ -16,6 +16,7 @@ use metrale_core::{Elem, StepBlock, Unit};
 use crate::args::{RowShape, Tile};
 use crate::elementwise::swiglu;
 use crate::isa::on_isa;
+use crate::lanes::on_lanes;
 use crate::norm::{add_rmsnorm, rmsnorm};
 use crate::point::{BadConstants, HostPoint, Need, TileFault, f32s, positive, row_unit, unit_rows};
 use crate::scratch::{Scratch, grown};
@@ -132,7 +133,7 @@ pub(crate) static RMSNORM_QUANTIZE: HostPoint = HostPoint {
         let between = grown(&mut scratch.f32s, cols);
         for r in tile.rows() {
             let from = &x[r * cols..(r + 1) * cols];
-            on_isa!(args.isa, rmsnorm, (y: &mut [f32] = between, x: &[f32] = from,
+            on_lanes!(args.isa, rmsnorm, (y: &mut [f32] = between, x: &[f32] = from,
                 w: &[f32] = &w[..cols], eps: f32 = eps));
             on_isa!(args.isa, quantize, (y: &mut [A16Block] = y.row(r), x: &[f32] = between));
         }
@@ -166,7 +167,7 @@ fn add_rmsnorm_quantize(
     let between = grown(&mut scratch.f32s, cols);
     for r in tile.rows() {
         let delta = &delta[r * cols..(r + 1) * cols];
-        on_isa!(args.isa, add_rmsnorm, (res: &mut [f32] = res.row(r), delta: &[f32] = delta,
+        on_lanes!(args.isa, add_rmsnorm, (res: &mut [f32] = res.row(r), delta: &[f32] = delta,
             y: &mut [f32] = between, w: &[f32] = &w[..cols], eps: f32 = eps));
         on_isa!(args.isa, quantize, (y: &mut [A16Block] = y.row(r), x: &[f32] = between));
     }
@@ -217,7 +218,7 @@ fn swiglu_quantize(
         let between = grown(&mut scratch.f32s, out.len() * A16_BLOCK);
         let gate = &gu[r * 2 * ffn + begin..][..between.len()];
         let up = &gu[r * 2 * ffn + ffn + begin..][..between.len()];
-        on_isa!(args.isa, swiglu,
+        on_lanes!(args.isa, swiglu,
             (out: &mut [f32] = between, gate: &[f32] = gate, up: &[f32] = up));
         on_isa!(args.isa, quantize, (y: &mut [A16Block] = out, x: &[f32] = between));
     }

@@ -31,7 +31,7 @@ use metrale_core::{Elem, HistoryEntry, SampleRow, StepBlock, Unit};
 use crate::args::{Grid, RowShape, Tile};
 use crate::decl;
 use crate::isa::{Isa, on_isa};
-use crate::lanes::F8;
+use crate::lanes::{Lanes, on_lanes};
 use crate::point::{HostPoint, Need, TileFault, f32s, positive};
 use crate::scratch::{Scratch, grown};
 
@@ -153,7 +153,7 @@ fn sample_row(
         return found(first_at(y, best));
     }
     let w = grown(&mut scratch.more, x.len());
-    on_isa!(isa, weights,
+    on_lanes!(isa, weights,
         (w: &mut [f32] = w, y: &[f32] = y, best: f32 = best, t: f32 = row.temperature));
     draw(isa, (y, best), w, row, &mut scratch.pairs).map_or_else(|| failed(NOT_FINITE), found)
 }
@@ -184,26 +184,22 @@ fn largest(x: &[f32]) -> (f32, bool) {
 
 /// Sum8 of `exp(x - max)`.
 fn sum_exp(isa: Isa, x: &[f32], max: f32) -> f64 {
-    on_isa!(isa, sum_exp_body, (x: &[f32] = x, max: f32 = max) -> f64)
+    on_lanes!(isa, sum_exp_body, (x: &[f32] = x, max: f32 = max) -> f64)
 }
 
 #[inline(always)]
-fn sum_exp_body(x: &[f32], max: f32) -> f64 {
-    let mut lanes = [0.0f64; 8];
-    for chunk in x.chunks(8) {
-        let mut e = F8::splat(f32::NEG_INFINITY);
-        if chunk.len() == 8 {
-            e = F8::load(chunk);
-        } else {
-            e.0[..chunk.len()].copy_from_slice(chunk);
-        }
-        // A lane past the end adds exp(-inf) = 0: exact.
-        let e = e.sub(F8::splat(max)).exp();
-        for i in 0..8 {
-            lanes[i] += f64::from(e.0[i]);
-        }
+fn sum_exp_body<L: Lanes>(x: &[f32], max: f32) -> f64 {
+    let mut sums = [0.0f64; 8];
+    let max = L::splat(max);
+    let mut chunks = x.chunks_exact(8);
+    for chunk in &mut chunks {
+        L::load(chunk).sub(max).exp().add_wide(&mut sums);
     }
-    fold8(lanes)
+    // A lane past the end adds exp(-inf) = 0: exact.
+    let mut rest = [f32::NEG_INFINITY; 8];
+    rest[..chunks.remainder().len()].copy_from_slice(chunks.remainder());
+    L::load(&rest).sub(max).exp().add_wide(&mut sums);
+    fold8(sums)
 }
 
 #[inline(always)]
@@ -223,16 +219,12 @@ fn fold8(l: [f64; 8]) -> f64 {
 }
 
 #[inline(always)]
-fn weights(w: &mut [f32], y: &[f32], best: f32, temperature: f32) {
+fn weights<L: Lanes>(w: &mut [f32], y: &[f32], best: f32, temperature: f32) {
     let whole = y.len() / 8 * 8;
-    let (best8, t8) = (F8::splat(best), F8::splat(temperature));
+    let (best8, t8) = (L::splat(best), L::splat(temperature));
     let mut i = 0;
     while i < whole {
-        F8::load(&y[i..])
-            .sub(best8)
-            .div(t8)
-            .exp()
-            .store(&mut w[i..]);
+        L::load(&y[i..]).sub(best8).div(t8).exp().store(&mut w[i..]);
         i += 8;
     }
     for i in whole..y.len() {

@@ -3,7 +3,7 @@
 
 use super::{Work, point, run_with};
 use crate::formats::{self, Format, Q4K, Q5_0, Q6K, byte, f16_at, nibble};
-use crate::lanes::F8;
+use crate::lanes::{F8, Lanes};
 use crate::layout::GROUP;
 use crate::point::HostPoint;
 use crate::quantize::{A16_BLOCK, A16Block};

@@ -36,7 +36,7 @@ use crate::args::{Args, Grid, Out, RowShape, Tile};
 use crate::decl;
 use crate::embed::packed;
 use crate::formats::Format;
-use crate::lanes::F8;
+use crate::lanes::{F8, Lanes};
 use crate::layout::GROUP;
 use crate::point::{
     BadConstants, HostPoint, Need, RunTile, TileFault, f32s, positive, row_unit, unit_rows,

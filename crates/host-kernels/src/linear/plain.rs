@@ -3,7 +3,7 @@
 
 use super::{Work, point, run_with};
 use crate::formats::{self, Format};
-use crate::lanes::F8;
+use crate::lanes::{F8, Lanes};
 use crate::layout::GROUP;
 use crate::point::HostPoint;
 

@@ -5,9 +5,66 @@
 //! one tree: `((l0+l4)+(l2+l6)) + ((l1+l5)+(l3+l7))`. Everything is `#[inline(always)]`, so that the body of a vector
 //! path becomes vector code; written lane by lane, the portable path has the same bits.
 
+//!
+//! A body is written once, over [`Lanes`]; [`F8`] is its portable path and `Y8` the AVX2 one, operation by operation the
+//! same. [`on_lanes`] picks.
+
+#[cfg(target_arch = "x86_64")]
+mod y8;
+
 use metrale_core::numeric::math;
 
-/// Eight f32.
+#[cfg(target_arch = "x86_64")]
+pub(crate) use y8::Y8;
+
+/// Eight f32. Every operation rounds each lane as the scalar one does.
+pub(crate) trait Lanes: Copy {
+    fn splat(v: f32) -> Self;
+    /// The first eight of `x`.
+    fn load(x: &[f32]) -> Self;
+    /// To the first eight of `x`.
+    fn store(self, x: &mut [f32]);
+    fn add(self, b: Self) -> Self;
+    fn sub(self, b: Self) -> Self;
+    fn mul(self, b: Self) -> Self;
+    fn div(self, b: Self) -> Self;
+    /// `self * b + c`, rounded once.
+    fn fma(self, b: Self, c: Self) -> Self;
+    /// The tree of `lanes8`.
+    fn sum(self) -> f32;
+    /// [`math::exp`] of each lane.
+    fn exp(self) -> Self;
+    /// Adds each lane, in f64, to the sum of its own.
+    fn add_wide(self, sums: &mut [f64; 8]);
+}
+
+/// `on_lanes!(isa, body, (name: Type = value, ...) -> Type)` runs `body::<L: Lanes>` with the lanes of the instruction
+/// set. The body and what it calls must be `#[inline(always)]`.
+macro_rules! on_lanes {
+    ($isa:expr, $body:ident, ($($arg:ident : $ty:ty = $value:expr),* $(,)?) $(-> $ret:ty)?) => {{
+        #[cfg(target_arch = "x86_64")]
+        {
+            #[target_feature(enable = "avx2,fma,f16c")]
+            fn vector($($arg: $ty),*) $(-> $ret)? {
+                $body::<$crate::lanes::Y8>($($arg),*)
+            }
+            if $isa.has_avx2() {
+                // SAFETY: `Isa` says AVX2 only after the processor said it, with FMA and F16C.
+                unsafe { vector($($value),*) }
+            } else {
+                $body::<$crate::lanes::F8>($($value),*)
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            let _ = $isa;
+            $body::<$crate::lanes::F8>($($value),*)
+        }
+    }};
+}
+pub(crate) use on_lanes;
+
+/// Eight f32 in plain Rust.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
 pub(crate) struct F8(pub(crate) [f32; 8]);
@@ -16,62 +73,55 @@ impl F8 {
     pub(crate) const ZERO: F8 = F8([0.0; 8]);
 
     #[inline(always)]
-    pub(crate) fn splat(v: f32) -> F8 {
+    fn zip(self, b: F8, f: impl Fn(f32, f32) -> f32) -> F8 {
+        let mut out = self.0;
+        for i in 0..8 {
+            out[i] = f(self.0[i], b.0[i]);
+        }
+        F8(out)
+    }
+}
+
+impl Lanes for F8 {
+    #[inline(always)]
+    fn splat(v: f32) -> F8 {
         F8([v; 8])
     }
 
-    /// The first eight of `x`.
     #[inline(always)]
-    pub(crate) fn load(x: &[f32]) -> F8 {
+    fn load(x: &[f32]) -> F8 {
         let mut out = [0.0; 8];
         out.copy_from_slice(&x[..8]);
         F8(out)
     }
 
     #[inline(always)]
-    pub(crate) fn store(self, x: &mut [f32]) {
+    fn store(self, x: &mut [f32]) {
         x[..8].copy_from_slice(&self.0);
     }
 
     #[inline(always)]
-    pub(crate) fn add(self, b: F8) -> F8 {
-        let mut out = self.0;
-        for i in 0..8 {
-            out[i] += b.0[i];
-        }
-        F8(out)
+    fn add(self, b: F8) -> F8 {
+        self.zip(b, |a, b| a + b)
     }
 
     #[inline(always)]
-    pub(crate) fn sub(self, b: F8) -> F8 {
-        let mut out = self.0;
-        for i in 0..8 {
-            out[i] -= b.0[i];
-        }
-        F8(out)
+    fn sub(self, b: F8) -> F8 {
+        self.zip(b, |a, b| a - b)
     }
 
     #[inline(always)]
-    pub(crate) fn mul(self, b: F8) -> F8 {
-        let mut out = self.0;
-        for i in 0..8 {
-            out[i] *= b.0[i];
-        }
-        F8(out)
+    fn mul(self, b: F8) -> F8 {
+        self.zip(b, |a, b| a * b)
     }
 
     #[inline(always)]
-    pub(crate) fn div(self, b: F8) -> F8 {
-        let mut out = self.0;
-        for i in 0..8 {
-            out[i] /= b.0[i];
-        }
-        F8(out)
+    fn div(self, b: F8) -> F8 {
+        self.zip(b, |a, b| a / b)
     }
 
-    /// `self * b + c`, rounded once.
     #[inline(always)]
-    pub(crate) fn fma(self, b: F8, c: F8) -> F8 {
+    fn fma(self, b: F8, c: F8) -> F8 {
         let mut out = [0.0; 8];
         for i in 0..8 {
             out[i] = self.0[i].mul_add(b.0[i], c.0[i]);
@@ -79,21 +129,22 @@ impl F8 {
         F8(out)
     }
 
-    /// The tree of `lanes8`.
     #[inline(always)]
-    pub(crate) fn sum(self) -> f32 {
+    fn sum(self) -> f32 {
         let l = self.0;
         ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]))
     }
 
-    /// [`math::exp`] of each lane, the same operations without branches.
     #[inline(always)]
-    pub(crate) fn exp(self) -> F8 {
-        let mut out = [0.0; 8];
-        for i in 0..8 {
-            out[i] = exp(self.0[i]);
+    fn exp(self) -> F8 {
+        F8(self.0.map(exp))
+    }
+
+    #[inline(always)]
+    fn add_wide(self, sums: &mut [f64; 8]) {
+        for (sum, v) in sums.iter_mut().zip(self.0) {
+            *sum += f64::from(v);
         }
-        F8(out)
     }
 }
 
@@ -124,20 +175,25 @@ fn power_of_two(n: i32) -> f32 {
     f32::from_bits(((n + 127) as u32) << 23)
 }
 
-/// Sum of `f(i, lane value)` products by `lanes8`: the dot product of two equally long slices.
+/// The dot product of two equally long slices, by `lanes8`.
 #[inline(always)]
-pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut acc = F8::ZERO;
+pub(crate) fn dot<L: Lanes>(a: &[f32], b: &[f32]) -> f32 {
     let whole = a.len() / 8 * 8;
+    let mut acc = L::splat(0.0);
     let mut i = 0;
     while i < whole {
-        acc = F8::load(&a[i..]).fma(F8::load(&b[i..]), acc);
+        acc = L::load(&a[i..]).fma(L::load(&b[i..]), acc);
         i += 8;
     }
-    for j in whole..a.len() {
-        acc.0[j - whole] = a[j].mul_add(b[j], acc.0[j - whole]);
+    if whole == a.len() {
+        return acc.sum();
     }
-    acc.sum()
+    let mut lanes = [0.0; 8];
+    acc.store(&mut lanes);
+    for j in whole..a.len() {
+        lanes[j - whole] = a[j].mul_add(b[j], lanes[j - whole]);
+    }
+    F8(lanes).sum()
 }
 
 /// IEEE half to f32, exact, in integer steps that vectorise.
@@ -202,6 +258,6 @@ mod tests {
     fn dot_takes_the_tail_into_its_lanes() {
         let a: Vec<f32> = (0..13).map(|i| i as f32).collect();
         let b = vec![2.0; 13];
-        assert_eq!(dot(&a, &b), 156.0);
+        assert_eq!(dot::<F8>(&a, &b), 156.0);
     }
 }
