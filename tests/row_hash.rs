@@ -17,7 +17,7 @@ use metrale_sampling::{Sampling, SamplingFields};
 use metrale_scheduler::{
     Delivery, Event, FinishReason, Handle, PlannerLimits, Request, RequestId, Turn,
 };
-use support::{Result, Setup, fixture};
+use support::{Result, Setup, fixture, served};
 
 /// Families, and weight formats with arithmetic of their own.
 const FIXTURES: &[&str] = &[
@@ -195,7 +195,7 @@ fn check(what: &str, name: &str, want: &Answer, got: &Answer) {
 
 #[test]
 fn chunk_sizes_leave_no_trace() {
-    for name in FIXTURES {
+    for name in served(FIXTURES) {
         let want = alone(name, &case()).unwrap();
         for chunk in [1, 7, 16] {
             check(
@@ -210,7 +210,7 @@ fn chunk_sizes_leave_no_trace() {
 
 #[test]
 fn threads_instruction_sets_and_fusion_leave_no_trace() {
-    for name in FIXTURES {
+    for name in served(FIXTURES) {
         let want = alone(name, &case()).unwrap();
         for (what, change) in [
             ("one thread", (|s| s.threads = 1) as fn(&mut Setup)),
@@ -230,7 +230,7 @@ fn threads_instruction_sets_and_fusion_leave_no_trace() {
 
 #[test]
 fn a_crowd_of_sixteen_leaves_no_trace() {
-    for name in FIXTURES {
+    for name in served(FIXTURES) {
         let want = alone(name, &case()).unwrap();
         for chunk in [7, 64] {
             let mut engine = Running::start(name, &sized(chunk, 256)).unwrap();
@@ -260,7 +260,7 @@ fn a_crowd_of_sixteen_leaves_no_trace() {
 
 #[test]
 fn a_prefix_hit_on_an_earlier_answer_leaves_no_trace() {
-    for name in FIXTURES {
+    for name in served(FIXTURES) {
         let want = alone(name, &case()).unwrap();
         let mut engine = Running::start(name, &case()).unwrap();
         engine.submit(watched(1).unwrap()).unwrap();
@@ -304,7 +304,7 @@ fn a_prefix_hit_on_an_earlier_answer_leaves_no_trace() {
 
 #[test]
 fn recompute_after_preemption_leaves_no_trace() {
-    for name in FIXTURES {
+    for name in served(FIXTURES) {
         let want = alone(name, &case()).unwrap();
         // 12 blocks hold two such sequences at their full length (5 blocks each), not three.
         let mut engine = Running::start(name, &sized(64, 12)).unwrap();

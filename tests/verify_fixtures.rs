@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use metrale_model_engine::Prepared;
 use metrale_model_engine::verify::{self, Reference, Report};
 use metrale_model_weights::Checkpoint;
-use support::{Result, Setup, TempCopy, fixture};
+use support::{Result, Setup, TempCopy, fixture, served};
 
 /// Fixtures whose arithmetic is f32 from end to end.
 const EXACT: &[&str] = &[
@@ -56,7 +56,7 @@ fn open(name: &str) -> Result<(PathBuf, Reference)> {
 
 #[test]
 fn every_exact_fixture_is_within_its_bound_along_every_schedule() {
-    for name in EXACT {
+    for name in served(EXACT) {
         let (folder, reference) = open(name).unwrap();
         let report = run(&folder, &reference, |_| ()).unwrap();
         assert_eq!(report.schedules.len(), 5);
@@ -73,7 +73,7 @@ fn every_exact_fixture_is_within_its_bound_along_every_schedule() {
 #[test]
 fn the_estimated_bound_is_near_the_recorded_one() {
     let library = support::library().unwrap();
-    for name in EXACT {
+    for name in served(EXACT) {
         let (folder, reference) = open(name).unwrap();
         let prepared = Prepared::new(&library, Checkpoint::open(&folder).unwrap(), &[]).unwrap();
         let recorded = 8.0 * reference.f64_diff.unwrap();

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use metrale_circuit::CircuitLibrary;
 use metrale_core::{Elem, StepLimits};
-use metrale_gpu_runtime::{GpuBackend, HostBackend, HostOptions, Isa};
+use metrale_gpu_runtime::{CudaBackend, CudaOptions, GpuBackend, HostBackend, HostOptions, Isa};
 use metrale_model_engine::{PlanOptions, Prepared, TransformerModel, load};
 use metrale_model_weights::Checkpoint;
 
@@ -22,6 +22,18 @@ pub(crate) fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../tests/fixtures/tiny")
         .join(name)
+}
+
+/// Whether the tests run on a GPU: the same binaries, carried to a machine that has one.
+pub(crate) fn on_gpu() -> bool {
+    std::env::var_os("TEST_DEVICE").is_some_and(|v| v == "cuda")
+}
+
+/// Of fixtures by name, those whose weights the device has kernels for: no GPU class packs quantized formats yet.
+pub(crate) fn served<'a>(names: &[&'a str]) -> Vec<&'a str> {
+    let quantized = |name: &str| name.contains("-q8_") || name.contains("-q4_");
+    let names = names.iter().copied();
+    names.filter(|n| !on_gpu() || !quantized(n)).collect()
 }
 
 /// The built-in kernel tree.
@@ -59,8 +71,11 @@ impl Setup {
         }
     }
 
-    /// A host backend of this setup.
+    /// A host backend of this setup; with `TEST_DEVICE=cuda` in the environment, CUDA device 0.
     pub(crate) fn backend(&self) -> Result<Arc<dyn GpuBackend>> {
+        if on_gpu() {
+            return Ok(Arc::new(CudaBackend::open(&CudaOptions::default())?));
+        }
         let options = HostOptions {
             threads: self.threads,
             isa: self.isa,
@@ -83,7 +98,7 @@ impl Setup {
         let library = library()?;
         let prepared = Prepared::new(&library, Checkpoint::open(path)?, &[])?;
         let options = PlanOptions {
-            class: "cpu".into(),
+            class: backend.device().class.clone(),
             device: None,
             kv: self.kv,
             limits: self.limits,

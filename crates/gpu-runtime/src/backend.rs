@@ -69,6 +69,8 @@ pub struct DeviceInfo {
     pub memory: u64,
     /// Instruction sets or capabilities in use, for `met doctor` and logs.
     pub features: Vec<String>,
+    /// Whether reserved memory is backed page by page when first touched (a host), not at once (a GPU).
+    pub lazy_memory: bool,
 }
 
 /// A device.

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! seam_trial            checks and times on CUDA device 0; exit status 1 if a check fails
-//! seam_trial --quick    one small chain, no times (for compute-sanitizer)
+//! seam_trial --quick    one small chain, no times, no decorator (for compute-sanitizer)
 //! seam_trial --host     the same checks with the host in the place of the device: no GPU needed
 //! seam_trial --break    also loses the context on purpose, at the end
 //! ```
@@ -24,7 +24,9 @@ mod rig;
 mod times;
 
 use metrale_core::Elem;
-use metrale_gpu_runtime::{CudaBackend, CudaOptions, GpuBackend, HostBackend, HostOptions};
+use metrale_gpu_runtime::{
+    Checked, CudaBackend, CudaOptions, GpuBackend, HostBackend, HostOptions,
+};
 
 use model::Shape;
 
@@ -58,6 +60,11 @@ fn main() {
     };
     for (shape, kv) in shapes {
         checks::run(device, &host, shape, *kv, flag("--quick"), &mut report);
+    }
+    if let (Some(_), false) = (&cuda, flag("--quick")) {
+        println!("\n== under Checked: red zones, poison, nothing written outside what is declared");
+        let checked = Checked::new(CudaBackend::open(&CudaOptions::default()).expect("opened"));
+        checks::run(&checked, &host, &model::ODD, Elem::F32, true, &mut report);
     }
     if let (Some(cuda), false) = (&cuda, flag("--quick")) {
         times::run(cuda);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use metrale_core::{Arg, Elem, StepBlock, StepLayout};
-use metrale_gpu_runtime::{CudaBackend, GpuBackend, Launch, Program, Queue};
+use metrale_gpu_runtime::{CudaBackend, GpuBackend, Launch, Loc, Program, Queue};
 
 use crate::chain::{Chain, Group, LIMITS};
 use crate::model::{Model, PLAIN};
@@ -83,6 +83,7 @@ pub fn run(cuda: &CudaBackend) {
             }
         }
     }
+    outputs(&rig, sample);
     many(cuda, tables);
     blocks(cuda);
     cuda.release(rig.arenas);
@@ -126,6 +127,41 @@ fn line(
         us(submitted) / REPLAYS as f64,
         us(alone[REPLAYS * 99 / 100]),
     );
+}
+
+/// What the engine reads after a step: three words a row, one at a time.
+fn outputs(rig: &Rig<'_>, sample: Program) {
+    let tokens = (0..64).collect();
+    let run = Run {
+        slot: 0,
+        first: 0,
+        tokens,
+        wanted: Vec::new(),
+    };
+    let step = rig.block(&[run], &mut Blocks::new(0));
+    rig.submit(&step).unwrap();
+    let mut times: Vec<Duration> = (0..REPLAYS / 10)
+        .map(|_| {
+            let none = StepBlock::new(rig.layout.clone());
+            let fence = rig.backend.submit(Queue(0), sample, &none, &[]).unwrap();
+            rig.backend.wait(fence, MINUTE).unwrap();
+            let start = Instant::now();
+            for row in 0..64 {
+                let o = rig.chain.outputs;
+                for span in [o.token, o.logprob, o.status] {
+                    let at = Loc {
+                        span,
+                        offset: row * 4,
+                    };
+                    rig.backend.read(rig.arenas, at, &mut [0; 4]).unwrap();
+                }
+            }
+            start.elapsed()
+        })
+        .collect();
+    times.sort();
+    let us = times[times.len() / 2].as_secs_f64() * 1e6;
+    println!("reading token, log-probability and status of 64 rows: {us:.1} us");
 }
 
 /// Programs of a real size: what all buckets together cost between listening and ready.

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The memory of one plan on the device, and the way of step blocks into it.
 
+use cudarc::driver::sys;
 use metrale_core::{
     ArenaKind, FAULT_ADDRESS_WORD, MemoryPlan, SpanId, StepBlock, StepLayout, StepLimits,
 };
 
-use super::driver::{DeviceMemory, Pinned, Stream};
+use super::driver::{DeviceMemory, Pinned, Stream, check};
 use super::fault::RECORD_WORDS;
+use super::mirror::Mirror;
 use super::open::free_memory;
 use crate::backend::Loc;
 use crate::error::{DeviceFault, OutOfMemory};
@@ -22,6 +24,7 @@ pub(super) struct Arenas {
     pub(super) limits: StepLimits,
     memory: Vec<(ArenaKind, DeviceMemory)>,
     pub(super) ring: StepRing,
+    mirror: Mirror,
 }
 
 impl Arenas {
@@ -53,12 +56,41 @@ impl Arenas {
         stream
             .synchronize()
             .map_err(|e| refused(ArenaKind::State, 0, e))?;
+        let mirror = Mirror::new(plan).map_err(|e| refused(ArenaKind::Outputs, 0, e))?;
         Ok(Arenas {
             plan: plan.clone(),
             limits: *limits,
             memory,
             ring,
+            mirror,
         })
+    }
+
+    /// Says that the device writes, or the host: what was read before is no longer so.
+    pub(super) fn touched(&mut self) {
+        self.mirror.forget();
+    }
+
+    /// Reads a range of a span; waits for the stream.
+    pub(super) fn read(
+        &mut self,
+        src: Loc,
+        out: &mut [u8],
+        stream: &Stream,
+    ) -> Result<(), DeviceFault> {
+        let from = self.range(src, out.len() as u64)?;
+        let mut mirror = std::mem::take(&mut self.mirror);
+        let found = mirror.read(src.span, src.offset, out, stream, |span| self.address(span));
+        self.mirror = mirror;
+        if found? {
+            return Ok(());
+        }
+        // SAFETY: the range lies inside its span, and `out` outlives the wait below.
+        let copied = unsafe {
+            sys::cuMemcpyDtoHAsync_v2(out.as_mut_ptr().cast(), from, out.len(), stream.0)
+        };
+        check("reading device memory", copied)?;
+        stream.synchronize()
     }
 
     /// Bytes of one arena.

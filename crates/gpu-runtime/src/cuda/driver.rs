@@ -240,6 +240,12 @@ impl Pinned {
         unsafe { std::slice::from_raw_parts_mut(self.at, self.words) }
     }
 
+    /// The bytes, for reading.
+    pub(super) fn bytes(&self) -> &[u8] {
+        // SAFETY: owned and initialised; who calls has waited for the device to be done with it.
+        unsafe { std::slice::from_raw_parts(self.at.cast(), self.words * 4) }
+    }
+
     /// The address of a word, for the driver; host and device share addresses.
     pub(super) fn address(&self, word: usize) -> u64 {
         debug_assert!(word < self.words);

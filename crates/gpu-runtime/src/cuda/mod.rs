@@ -15,6 +15,7 @@ mod bind;
 mod driver;
 mod fault;
 mod fences;
+mod mirror;
 mod open;
 mod program;
 
@@ -238,6 +239,7 @@ impl State {
         let Some(memory) = self.arenas.get_mut(&arenas) else {
             return Err(unknown("arenas", arenas.into()));
         };
+        memory.touched();
         let (slot, host, bytes) = memory.ring.fill(step);
         let device = memory.ring.device_address();
         // SAFETY: the slot is page-locked and stays until its fence is passed; the device block is as long as any.
@@ -462,30 +464,28 @@ impl GpuBackend for CudaBackend {
             known(state, after)?;
             let memory = state
                 .arenas
-                .get(&arenas.0)
+                .get_mut(&arenas.0)
                 .ok_or_else(|| unknown("arenas", arenas.0.into()))?;
             let (to, from) = (memory.range(dst, bytes)?, memory.range(src, bytes)?);
             // SAFETY: both ranges lie inside their spans.
             let copied =
                 unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes as usize, state.stream.0) };
             check("copying on the device", copied)?;
+            memory.touched();
             state.fences.push(&state.stream, None).map(Fence)
         })
     }
 
     fn read(&self, arenas: ArenasId, src: Loc, out: &mut [u8]) -> Result<(), DeviceFault> {
         self.with(|state| {
-            let memory = state
-                .arenas
-                .get(&arenas.0)
-                .ok_or_else(|| unknown("arenas", arenas.0.into()))?;
-            let from = memory.range(src, out.len() as u64)?;
-            // SAFETY: the range lies inside its span, and `out` outlives the wait below.
-            let copied = unsafe {
-                sys::cuMemcpyDtoHAsync_v2(out.as_mut_ptr().cast(), from, out.len(), state.stream.0)
-            };
-            check("reading device memory", copied)?;
-            state.stream.synchronize()
+            let State {
+                arenas: all,
+                stream,
+                ..
+            } = state;
+            let memory = all.get_mut(&arenas.0);
+            let memory = memory.ok_or_else(|| unknown("arenas", arenas.0.into()))?;
+            memory.read(src, out, stream)
         })
     }
 
@@ -493,7 +493,7 @@ impl GpuBackend for CudaBackend {
         self.with(|state| {
             let memory = state
                 .arenas
-                .get(&arenas.0)
+                .get_mut(&arenas.0)
                 .ok_or_else(|| unknown("arenas", arenas.0.into()))?;
             let to = memory.range(dst, data.len() as u64)?;
             // SAFETY: the range lies inside its span, and `data` outlives the wait below (a copy from pageable memory may
@@ -502,6 +502,7 @@ impl GpuBackend for CudaBackend {
                 sys::cuMemcpyHtoDAsync_v2(to, data.as_ptr().cast(), data.len(), state.stream.0)
             };
             check("writing device memory", copied)?;
+            memory.touched();
             state.stream.synchronize()
         })
     }

@@ -152,6 +152,7 @@ pub(super) fn open(ordinal: u32) -> Result<Opened, CudaStartError> {
             format!("{processors} multiprocessors"),
             format!("driver CUDA {}.{}", have / 1000, have % 1000 / 10),
         ],
+        lazy_memory: false,
     };
     Ok(Opened {
         context,

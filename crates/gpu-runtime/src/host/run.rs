@@ -199,5 +199,6 @@ pub(super) fn device_info(isa: Isa, threads: u32) -> DeviceInfo {
         class: "cpu".into(),
         memory,
         features: features.iter().map(|f| (*f).to_owned()).collect(),
+        lazy_memory: true,
     }
 }

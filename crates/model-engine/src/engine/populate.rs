@@ -31,6 +31,12 @@ impl Populator {
             populated,
         };
         let stop = Arc::new(AtomicBool::new(false));
+        if !work.device.backend.device().lazy_memory {
+            // A GPU's memory is there once it is reserved, zeroed.
+            let all = work.device.plan.kv_blocks as u32;
+            work.populated.store(all, Ordering::Release);
+            return Ok(Populator { stop, thread: None });
+        }
         work.piece(0);
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new()

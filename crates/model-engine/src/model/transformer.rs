@@ -18,7 +18,8 @@ pub struct TransformerModel {
     device: Arc<Reserved>,
     forward: Programs,
     sample: Programs,
-    in_flight: Option<Fence>,
+    /// Fences of the last step's programs: a fault belongs to its own.
+    in_flight: Vec<Fence>,
     digest: String,
     vocab: u32,
     row: Vec<u8>,
@@ -66,7 +67,7 @@ impl TransformerModel {
             device,
             forward,
             sample,
-            in_flight: None,
+            in_flight: Vec::new(),
             digest,
             vocab,
             row,
@@ -157,34 +158,36 @@ impl Model for TransformerModel {
             .forward
             .for_rows(counts.rows)
             .ok_or_else(|| too_many("rows", counts.rows))?;
-        let mut fence = self
+        self.in_flight.clear();
+        let fence = self
             .device
             .backend
             .submit(Queue::default(), forward, step, &[])?;
+        self.in_flight.push(fence);
         if counts.logits_rows > 0 {
             let rows = counts.logits_rows;
             let sample = self
                 .sample
                 .for_rows(rows)
                 .ok_or_else(|| too_many("logits rows", rows))?;
-            fence = self
+            let fence = self
                 .device
                 .backend
                 .submit(Queue::default(), sample, step, &[fence])?;
+            self.in_flight.push(fence);
         }
-        self.in_flight = Some(fence);
         Ok(())
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<Progress, DeviceFault> {
-        let Some(fence) = &self.in_flight else {
-            return Ok(Progress::Done);
-        };
-        let progress = self.device.backend.wait(*fence, timeout)?;
-        if progress == Progress::Done {
-            self.in_flight = None;
+        // The last first: what it waits for has ended with it, and the others answer at once.
+        while let Some(fence) = self.in_flight.last() {
+            if self.device.backend.wait(*fence, timeout)? == Progress::Running {
+                return Ok(Progress::Running);
+            }
+            self.in_flight.pop();
         }
-        Ok(progress)
+        Ok(Progress::Done)
     }
 
     fn result(

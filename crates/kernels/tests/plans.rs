@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Plans of the GPU classes against the code that they have: every group of every plan has a kernel with the same
+//! arguments, and every kernel serves a plan.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use metrale_circuit::{CircuitLibrary, ConfigInput, Instance, Plan, PlanRequest, Source};
+use metrale_closure::Tree;
+use metrale_core::{Elem, FlatMap, Scalar, StepLimits};
+
+const LIMITS: StepLimits = StepLimits {
+    rows: 64,
+    logits_rows: 8,
+    slots: 8,
+    blocks_per_slot: 32,
+    history: 1024,
+    bias: 64,
+};
+
+fn library() -> CircuitLibrary {
+    CircuitLibrary::new(metrale_kernel_tree::files()).unwrap()
+}
+
+/// A small configuration of a family; `qwen3` has norms of queries and keys.
+fn instance(library: &CircuitLibrary, family: &str) -> Instance {
+    let mut flat = FlatMap::new();
+    flat.insert("model_type".into(), Scalar::Str(family.into()));
+    flat.insert("hidden_act".into(), Scalar::Str("silu".into()));
+    flat.insert("rms_norm_eps".into(), Scalar::Float(1e-6));
+    for (key, value) in [
+        ("vocab_size", 320),
+        ("hidden_size", 64),
+        ("intermediate_size", 96),
+        ("num_hidden_layers", 2),
+        ("num_attention_heads", 4),
+        ("num_key_value_heads", 2),
+        ("head_dim", 16),
+        ("max_position_embeddings", 512),
+        ("rope_theta", 10_000),
+    ] {
+        flat.insert(key.into(), Scalar::Int(value));
+    }
+    let input = ConfigInput {
+        flat: &flat,
+        source: Source::Hf,
+        tensors: None,
+        accept: &[],
+    };
+    library.instantiate(&input).unwrap()
+}
+
+fn plan(
+    library: &CircuitLibrary,
+    instance: &Instance,
+    class: &str,
+    weights: Elem,
+    kv: Elem,
+) -> Plan {
+    let formats = instance.uniform_formats(weights);
+    let request = PlanRequest {
+        class,
+        device: None,
+        formats: &formats,
+        values: &BTreeMap::new(),
+        kv,
+        limits: LIMITS,
+        kv_blocks: 64,
+        checkpoint: "test",
+        fuse: true,
+    };
+    library.plan(instance, &request).unwrap()
+}
+
+/// Classes that are compiled from the tree and serve circuits, with the points that they have code for.
+fn classes() -> Vec<(String, BTreeSet<String>)> {
+    let tree = Tree::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernels"));
+    let compiled = tree
+        .classes()
+        .unwrap()
+        .into_iter()
+        .filter(|c| c.target == "cuda");
+    compiled
+        .map(|class| {
+            let points = tree.resolve(&class.name, None).unwrap().points;
+            (class.name, points.into_keys().collect())
+        })
+        .collect()
+}
+
+#[test]
+fn plans_have_their_kernels_and_kernels_have_a_plan() {
+    const FORMATS: [Elem; 3] = [Elem::F32, Elem::F16, Elem::BF16];
+    let library = library();
+    for (class, code) in classes() {
+        let mut used = BTreeSet::new();
+        for family in ["llama", "qwen3"] {
+            let instance = instance(&library, family);
+            for weights in FORMATS {
+                for kv in FORMATS {
+                    let plan = plan(&library, &instance, &class, weights, kv);
+                    let launched = plan.groups.iter().flat_map(|g| &g.points).map(|(_, id)| id);
+                    let packed = plan.weights.iter().flat_map(|w| &w.parts).map(|p| &p.pack);
+                    for id in launched.chain(packed) {
+                        assert!(
+                            code.contains(id.as_str()),
+                            "{class}, {family}: {id} has no code"
+                        );
+                        used.insert(id.as_str().to_owned());
+                    }
+                }
+            }
+        }
+        assert_eq!(used, code, "{class}: kernels that no plan launches");
+    }
+}
+
+/// Bound arguments are checked on the device against the registry; that it says what the plan says is checked here.
+#[test]
+fn plans_give_each_kernel_the_arguments_that_it_declares() {
+    use metrale_core::{Arg, ArgDecl};
+    let library = library();
+    for target in metrale_kernels::targets()
+        .iter()
+        .filter(|t| t.id.is_baseline())
+    {
+        for family in ["llama", "qwen3"] {
+            let instance = instance(&library, family);
+            let plan = plan(&library, &instance, target.id.hw, Elem::BF16, Elem::BF16);
+            for group in &plan.groups {
+                for (_, id) in &group.points {
+                    let point = target.point(id.as_str()).unwrap();
+                    assert_eq!(point.args.len(), group.args.len(), "{id}");
+                    for (decl, arg) in point.args.iter().zip(&group.args) {
+                        let same = match (decl, arg) {
+                            (ArgDecl::Buf { access: a, .. }, Arg::Buf { access: b, .. }) => a == b,
+                            (ArgDecl::U32(_), Arg::U32(_))
+                            | (ArgDecl::F32(_), Arg::F32(_))
+                            | (ArgDecl::Step, Arg::Step) => true,
+                            _ => false,
+                        };
+                        assert!(same, "{id}: {decl:?} and {arg:?}");
+                    }
+                }
+            }
+        }
+    }
+}
