@@ -32,7 +32,7 @@ use crate::instance::{Instance, OpId, Phase, WeightKey};
 use crate::library::CircuitLibrary;
 use crate::manifest::devices::Device;
 
-/// Smallest staging buffer, in bytes: pack launches take a tensor in pieces of whole rows.
+/// Staging buffer in bytes where a tensor is larger: pack launches take it in pieces of whole rows.
 pub const STAGING_BYTES: u64 = 16 << 20;
 
 /// What a plan is made for.

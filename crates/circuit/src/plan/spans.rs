@@ -4,7 +4,7 @@
 use metrale_core::{ArenaKind, Elem, Extent, KV_BLOCK, Span, SpanId, Unit};
 
 use super::realize::Realizer;
-use super::{OutputSpans, PlanError, STAGING_BYTES, WeightPart, memory};
+use super::{OutputSpans, PlanError, STAGING_BYTES, WeightPart, WeightSlot, memory};
 use crate::instance::{EdgeId, State};
 
 impl Realizer<'_> {
@@ -130,14 +130,28 @@ impl Realizer<'_> {
         })
     }
 
-    /// At least eight rows of every tensor fit, so that a pack launch always has whole row groups to work on.
+    /// The largest tensor, at most [`STAGING_BYTES`]; but at least eight rows of every tensor, so that a pack launch always
+    /// has whole row groups to work on.
     pub(super) fn staging(&mut self) -> Result<SpanId, PlanError> {
         let row = |p: &WeightPart, cols: u64| p.format.bytes_for(cols).unwrap_or(0);
-        let rows = self
-            .weights
-            .iter()
-            .flat_map(|s| s.parts.iter().map(|p| row(p, s.cols)));
-        let bytes = rows.max().unwrap_or(0).saturating_mul(8).max(STAGING_BYTES);
+        let parts = || {
+            let of = |s: &WeightSlot| {
+                s.parts
+                    .iter()
+                    .map(|p| (row(p, s.cols), p.rows))
+                    .collect::<Vec<_>>()
+            };
+            self.weights.iter().flat_map(of)
+        };
+        let groups = parts()
+            .map(|(row, _)| row.saturating_mul(8))
+            .max()
+            .unwrap_or(0);
+        let largest = parts()
+            .map(|(row, rows)| row.saturating_mul(rows))
+            .max()
+            .unwrap_or(0);
+        let bytes = groups.max(largest.min(STAGING_BYTES)).max(1);
         self.span("staging", ArenaKind::Staging, Elem::U8, Unit::One, bytes)
     }
 }
