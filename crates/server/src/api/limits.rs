@@ -30,7 +30,7 @@ pub struct Limits {
     pub body_timeout: Duration,
     /// Time in which a client must take 16 KiB of what waits for it, or all of it. Default 30 s; then it is cut.
     pub write_stall: Duration,
-    /// Connections at once. Default 1024; beyond it the one that has idled longest is closed. Each costs a file
+    /// Connections at once. Default 1024; beyond it those that have idled longest are closed. Each costs a file
     /// descriptor and its buffers.
     pub connections: usize,
     /// Time from the signal to drain to the end, whatever still runs. Default 30 s.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The open connections: how many, and which of them idle.
 //!
-//! At the limit the one that has idled longest is closed, so that ten thousand idle ones keep nobody out. A connection
+//! Beyond the limit those that have idled longest are closed, so that ten thousand idle ones keep nobody out. A connection
 //! idles from its start, or from the end of a response, until the next request's header fields are complete.
 
 use std::collections::HashMap;
@@ -17,8 +17,8 @@ use tokio::sync::Notify;
 #[derive(Default)]
 pub(super) struct Connections {
     table: Mutex<Table>,
-    /// Told when one is closed.
-    closed: Notify,
+    /// Told when one is closed or begins to idle.
+    changed: Notify,
 }
 
 #[derive(Default)]
@@ -26,12 +26,32 @@ struct Table {
     open: HashMap<u64, Entry>,
     /// Counts starts, and ends of responses: larger is later.
     clock: u64,
+    /// The one that was entered last.
+    newest: u64,
 }
 
 struct Entry {
-    /// The clock when it began to idle; `None`: it is busy.
-    idle: Option<u64>,
+    state: State,
     close: Arc<Notify>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Since this time of the clock.
+    Idle(u64),
+    /// A request is being read or answered.
+    Busy,
+    /// It was told to close.
+    Closing,
+}
+
+impl Entry {
+    fn idle(&self) -> Option<u64> {
+        match self.state {
+            State::Idle(since) => Some(since),
+            State::Busy | State::Closing => None,
+        }
+    }
 }
 
 impl Connections {
@@ -41,8 +61,9 @@ impl Connections {
         let mut table = self.lock();
         table.clock += 1;
         let id = table.clock;
+        table.newest = id;
         let entry = Entry {
-            idle: Some(id),
+            state: State::Idle(id),
             close: Arc::clone(&close),
         };
         table.open.insert(id, entry);
@@ -53,23 +74,28 @@ impl Connections {
         (seat, close)
     }
 
-    /// Waits until fewer than `limit` are open, closing the longest idle one for it.
+    /// Waits until no more than `limit` are open, closing some that idle for it.
     pub(super) async fn room(&self, limit: usize) {
         loop {
-            let closed = self.closed.notified();
-            if self.lock().open.len() < limit.max(1) {
+            let changed = self.changed.notified();
+            if self.lock().open.len() <= limit.max(1) {
                 return;
             }
-            self.close_idle();
-            closed.await;
+            self.close_idle(limit / 16 + 1);
+            changed.await;
         }
     }
 
-    /// Tells the longest idle one to close.
-    pub(super) fn close_idle(&self) {
-        let table = self.lock();
-        let idle = table.open.values().filter(|e| e.idle.is_some());
-        if let Some(entry) = idle.min_by_key(|e| e.idle) {
+    /// Tells the `count` longest idle ones to close, but not the one that came last.
+    pub(super) fn close_idle(&self, count: usize) {
+        let mut table = self.lock();
+        let newest = table.newest;
+        let others = table.open.iter_mut().filter(|(id, _)| **id != newest);
+        let others = others.map(|(_, entry)| entry);
+        let mut idle: Vec<_> = others.filter(|e| e.idle().is_some()).collect();
+        idle.sort_unstable_by_key(|e| e.idle());
+        for entry in idle.into_iter().take(count) {
+            entry.state = State::Closing;
             entry.close.notify_one();
         }
     }
@@ -77,11 +103,11 @@ impl Connections {
     /// Waits until none is open.
     pub(super) async fn none(&self) {
         loop {
-            let closed = self.closed.notified();
+            let changed = self.changed.notified();
             if self.lock().open.is_empty() {
                 return;
             }
-            closed.await;
+            changed.await;
         }
     }
 
@@ -90,7 +116,10 @@ impl Connections {
         table.clock += 1;
         let now = table.clock;
         if let Some(entry) = table.open.get_mut(&id) {
-            entry.idle = (!busy).then_some(now);
+            entry.state = match busy {
+                true => State::Busy,
+                false => State::Idle(now),
+            };
         }
     }
 
@@ -107,6 +136,15 @@ pub(super) struct Seat {
 }
 
 impl Seat {
+    /// Whether a request is being read or answered.
+    pub(super) fn is_busy(&self) -> bool {
+        let table = self.all.lock();
+        table
+            .open
+            .get(&self.id)
+            .is_some_and(|e| e.state == State::Busy)
+    }
+
     /// It is busy until the returned guard is dropped.
     pub(super) fn busy(&self) -> Busy {
         self.all.set(self.id, true);
@@ -120,8 +158,7 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         self.all.lock().open.remove(&self.id);
-        self.all.closed.notify_one();
-        self.all.closed.notify_waiters();
+        self.all.changed.notify_waiters();
     }
 }
 
@@ -141,6 +178,7 @@ impl Busy {
 impl Drop for Busy {
     fn drop(&mut self) {
         self.all.set(self.id, false);
+        self.all.changed.notify_waiters();
     }
 }
 

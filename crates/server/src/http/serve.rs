@@ -30,6 +30,11 @@ use super::router::router;
 use super::stalled::Stalled;
 use crate::api::limits::Limits;
 
+/// Time in which a connection that is told to close may take the end of its last answer.
+const DRAIN_GRACE: Duration = Duration::from_secs(5);
+/// The same where another client waits for its place.
+const EVICT_GRACE: Duration = Duration::from_secs(1);
+
 type Signal = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What ends the server.
@@ -65,34 +70,34 @@ pub enum Ended {
 /// # Errors
 /// None so far: a failing `accept` (no file descriptors) closes an idle connection and is tried again.
 pub async fn serve(listener: TcpListener, app: Arc<App>, signals: Signals) -> io::Result<Ended> {
-    let limits = app.config.limits.clone();
+    let limits = &app.config.limits;
     let connections = Arc::new(Connections::default());
     let (close, closing) = watch::channel(false);
     let service = router(Arc::clone(&app));
     let mut tasks = JoinSet::new();
     let accepting = async {
         loop {
-            connections.room(limits.connections).await;
             match listener.accept().await {
                 Ok((stream, _)) => {
                     let (seat, evict) = connections.enter();
-                    let limits = limits.clone();
+                    let app = Arc::clone(&app);
                     let service = service.clone();
                     let mut closing = closing.clone();
                     tasks.spawn(async move {
                         let end = async {
                             tokio::select! {
-                                () = evict.notified() => {}
-                                _ = closing.wait_for(|c| *c) => {}
+                                () = evict.notified() => EVICT_GRACE,
+                                _ = closing.wait_for(|c| *c) => DRAIN_GRACE,
                             }
                         };
-                        connection(stream, seat, service, &limits, end).await;
+                        connection(stream, seat, service, &app.config.limits, end).await;
                     });
                     while tasks.try_join_next().is_some() {}
+                    connections.room(limits.connections).await;
                 }
                 Err(e) => {
                     tracing::warn!(error = %e, "cannot accept a connection; closing an idle one");
-                    connections.close_idle();
+                    connections.close_idle(1);
                     sleep(Duration::from_millis(20)).await;
                 }
             }
@@ -124,7 +129,7 @@ async fn connection(
     seat: Seat,
     router: Router,
     limits: &Limits,
-    end: impl Future<Output = ()>,
+    end: impl Future<Output = Duration>,
 ) {
     // A token must not wait for the acknowledgement of the one before.
     if let Err(e) = stream.set_nodelay(true) {
@@ -148,9 +153,14 @@ async fn connection(
     let mut end = pin!(end);
     let result = tokio::select! {
         result = serving.as_mut() => result,
-        () = end.as_mut() => {
+        grace = end.as_mut() => {
             serving.as_mut().graceful_shutdown();
-            serving.await
+            match timeout(grace, serving.as_mut()).await {
+                Ok(result) => result,
+                // A request came just before it was told.
+                Err(_) if seat.is_busy() => serving.await,
+                Err(_) => return,
+            }
         }
     };
     if let Err(e) = result {
