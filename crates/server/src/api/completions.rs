@@ -6,7 +6,8 @@ use serde_json::Value;
 use super::error::ApiError;
 use super::fields::{Fields, wrong};
 use super::limits::Limits;
-use super::sampling::{Facts, Generation, read_ids};
+use super::lists::read_ids;
+use super::sampling::{Facts, Generation};
 use super::table::Endpoint;
 
 /// One prompt.

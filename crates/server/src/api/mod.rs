@@ -12,6 +12,7 @@ pub mod error;
 pub mod fields;
 pub mod json;
 pub mod limits;
+mod lists;
 mod near;
 pub mod page;
 pub mod sampling;

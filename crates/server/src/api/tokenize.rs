@@ -7,7 +7,7 @@ use super::chat::read_messages;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::limits::Limits;
-use super::sampling::token_ids;
+use super::lists::token_ids;
 use super::table::Endpoint;
 use crate::text_face::ChatMessage;
 

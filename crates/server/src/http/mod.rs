@@ -9,6 +9,7 @@
 //! is logged.
 
 pub mod app;
+mod ask;
 mod blocking;
 mod body;
 mod chat;
@@ -28,6 +29,7 @@ mod serve_config;
 mod shape;
 mod slot;
 mod stalled;
+mod stream;
 mod tokenize;
 
 pub use app::{Ambient, App, HttpConfig, SystemAmbient};

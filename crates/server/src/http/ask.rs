@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the engine is asked for, and what its refusals mean.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrale_scheduler::{Refusal, RequestId};
+
+use super::generate::{Prepared, Wanted};
+use crate::api::error::ApiError;
+use crate::completion::choice::ChoiceOptions;
+use crate::completion::echo::Echo;
+use crate::engine_face::{Request, ServedModel};
+
+/// How an answer's tokens become text.
+pub(super) fn options(prompt: &Prepared, wanted: &Wanted<'_>) -> ChoiceOptions {
+    ChoiceOptions {
+        stop: wanted.generation.stop.clone(),
+        include_stop: wanted.generation.include_stop,
+        skip_special: wanted.generation.skip_special,
+        entries: wanted.logprobs.is_some(),
+        offset: prompt.echo.as_ref().map_or(0, Echo::characters),
+    }
+}
+
+/// The engine's request for one answer; the choice is still to be set.
+pub(super) fn request(
+    served: &ServedModel,
+    prompt: &Prepared,
+    wanted: &Wanted<'_>,
+) -> Result<Request, ApiError> {
+    let g = wanted.generation;
+    if prompt.ids.is_empty() {
+        return Err(refused(Refusal::EmptyPrompt));
+    }
+    let max_tokens = max_tokens(served, prompt.ids.len() as u64, wanted)?;
+    if g.min_tokens > max_tokens {
+        let why = format!("must not be above the {max_tokens} tokens of the answer");
+        return Err(ApiError::invalid("min_tokens", why));
+    }
+    let mut stop_tokens = g.stop_token_ids.clone();
+    if !g.ignore_eos {
+        stop_tokens.extend(served.text.eos());
+    }
+    stop_tokens.sort_unstable();
+    stop_tokens.dedup();
+    Ok(Request {
+        id: RequestId(0),
+        choice: 0,
+        prompt: Arc::clone(&prompt.ids),
+        sampling: g.sampling,
+        history: g.sampling.needs_history(),
+        bias: g.logit_bias.as_slice().into(),
+        max_tokens,
+        min_tokens: g.min_tokens,
+        stop_tokens: stop_tokens.into(),
+        logprobs: wanted.logprobs,
+        prompt_logprobs: wanted.logprobs.filter(|_| prompt.echo.is_some()),
+        namespace: 0,
+        priority: 0,
+        deadline: None,
+    })
+}
+
+/// What the request says must fit; what it leaves open is cut to what the context leaves.
+fn max_tokens(served: &ServedModel, prompt: u64, wanted: &Wanted<'_>) -> Result<u32, ApiError> {
+    let card = &served.card;
+    let limit = u64::from(card.max_model_len);
+    let asked = wanted.generation.max_tokens;
+    let answer = u64::from(asked.unwrap_or(1));
+    if prompt >= limit || prompt + answer > limit {
+        return Err(ApiError::ContextLength {
+            limit,
+            prompt,
+            answer,
+        });
+    }
+    let room = (limit - prompt) as u32;
+    let open = card.defaults.max_tokens.value.or(wanted.length);
+    Ok(asked.unwrap_or_else(|| open.map_or(room, |open| open.min(room))))
+}
+
+/// What a refusal of the engine means to the caller.
+pub(super) fn refused(why: Refusal) -> ApiError {
+    let context = |tokens: usize, limit: usize| ApiError::ContextLength {
+        limit: limit as u64,
+        prompt: tokens as u64,
+        answer: 1,
+    };
+    match why {
+        Refusal::Busy { .. } => ApiError::Busy {
+            what: why.to_string(),
+            retry_after: Duration::from_secs(1),
+        },
+        Refusal::ShuttingDown => ApiError::Draining,
+        Refusal::Failed(what) => ApiError::EngineFailed(what),
+        Refusal::EmptyPrompt => ApiError::invalid("prompt", "has no tokens; give at least one"),
+        Refusal::PromptTooLong { tokens, limit } => context(tokens, limit),
+        Refusal::PromptExceedsPool { tokens, limit } => context(tokens, limit),
+        Refusal::TooManyBias { .. } => {
+            ApiError::invalid("logit_bias", format!("is too large: {why}"))
+        }
+        Refusal::DuplicateId(_) => ApiError::Internal(why.to_string()),
+    }
+}
