@@ -8,7 +8,9 @@
 mod checked;
 mod faulty;
 mod recording;
+mod replay;
 
 pub use checked::Checked;
 pub use faulty::{FaultPlan, Faulty};
-pub use recording::{Call, Divergence, Recording, replay};
+pub use recording::{Call, Recording};
+pub use replay::{Divergence, replay};

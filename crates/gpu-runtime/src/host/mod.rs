@@ -12,8 +12,8 @@
 mod arenas;
 mod bind;
 mod run;
+mod state;
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,7 +27,8 @@ use crate::backend::{
 use crate::error::{BindError, DeviceFault, OutOfMemory, Unresolved};
 use arenas::Arenas;
 use bind::Bound;
-use run::{CopyWork, Recorded, Runs};
+use run::{CopyWork, Recorded};
+use state::{LastUse, State};
 
 /// How the host backend is made.
 #[derive(Clone, Debug, Default)]
@@ -60,59 +61,6 @@ pub struct HostBackend {
     info: DeviceInfo,
     points: Vec<&'static HostPoint>,
     state: Mutex<State>,
-}
-
-/// Handles, and who used what last.
-#[derive(Debug, Default)]
-struct State {
-    next: u32,
-    arenas: HashMap<u32, (Arc<Arenas>, LastUse)>,
-    launches: HashMap<u32, Arc<Bound>>,
-    programs: HashMap<u32, Arc<Recorded>>,
-    runs: Runs,
-}
-
-impl State {
-    fn id(&mut self) -> u32 {
-        self.next += 1;
-        self.next
-    }
-}
-
-/// The last work that used and that wrote each span.
-#[derive(Debug)]
-struct LastUse {
-    used: Vec<Ticket>,
-    wrote: Vec<Ticket>,
-    /// Span to entry: itself, or one for all activations.
-    entry: Vec<usize>,
-}
-
-impl LastUse {
-    fn new(plan: &MemoryPlan) -> LastUse {
-        let shared = plan
-            .spans
-            .iter()
-            .position(|s| s.arena == ArenaKind::Activations);
-        let entry = plan.spans.iter().enumerate().map(|(i, span)| match shared {
-            Some(first) if span.arena == ArenaKind::Activations => first,
-            _ => i,
-        });
-        let none = vec![0; plan.spans.len()];
-        LastUse {
-            used: none.clone(),
-            wrote: none,
-            entry: entry.collect(),
-        }
-    }
-
-    fn mark(&mut self, span: u32, wrote: bool, ticket: Ticket) {
-        let entry = self.entry[span as usize];
-        self.used[entry] = ticket;
-        if wrote {
-            self.wrote[entry] = ticket;
-        }
-    }
 }
 
 impl HostBackend {

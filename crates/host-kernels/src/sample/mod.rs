@@ -22,18 +22,20 @@
 //!
 //! The order is made lazily, in bands of falling `w`: a draw seldom looks past the first.
 
-use std::cmp::Ordering;
+mod draw;
+mod sums;
 
 use metrale_core::numeric::math;
-use metrale_core::rng::uniform;
 use metrale_core::{Elem, HistoryEntry, SampleRow, StepBlock, Unit};
 
 use crate::args::{Grid, RowShape, Tile};
 use crate::decl;
 use crate::isa::{Isa, on_isa};
-use crate::lanes::{Lanes, on_lanes};
+use crate::lanes::on_lanes;
 use crate::point::{HostPoint, Need, TileFault, f32s, positive};
 use crate::scratch::{Scratch, grown};
+use draw::draw;
+use sums::{largest, sum_exp, weights};
 
 /// Words of a row of alternatives.
 const TOP_WORDS: usize = 2 * SampleRow::MAX_TOP as usize;
@@ -158,80 +160,6 @@ fn sample_row(
     draw(isa, (y, best), w, row, &mut scratch.pairs).map_or_else(|| failed(NOT_FINITE), found)
 }
 
-/// The largest value that is no NaN, and whether all are finite.
-#[inline(always)]
-fn largest(x: &[f32]) -> (f32, bool) {
-    let mut max = [f32::NEG_INFINITY; 8];
-    // x * 0 is 0 for finite values and NaN for the others.
-    let mut bad = [0.0f32; 8];
-    let mut chunks = x.chunks_exact(8);
-    for chunk in &mut chunks {
-        for i in 0..8 {
-            bad[i] += chunk[i] * 0.0;
-            max[i] = if chunk[i] > max[i] { chunk[i] } else { max[i] };
-        }
-    }
-    for v in chunks.remainder() {
-        bad[0] += v * 0.0;
-        max[0] = if *v > max[0] { *v } else { max[0] };
-    }
-    let finite = !bad.iter().any(|b| b.is_nan());
-    let max = max
-        .iter()
-        .fold(f32::NEG_INFINITY, |a, b| if *b > a { *b } else { a });
-    (max, finite)
-}
-
-/// Sum8 of `exp(x - max)`.
-fn sum_exp(isa: Isa, x: &[f32], max: f32) -> f64 {
-    on_lanes!(isa, sum_exp_body, (x: &[f32] = x, max: f32 = max) -> f64)
-}
-
-#[inline(always)]
-fn sum_exp_body<L: Lanes>(x: &[f32], max: f32) -> f64 {
-    let mut sums = [0.0f64; 8];
-    let max = L::splat(max);
-    let mut chunks = x.chunks_exact(8);
-    for chunk in &mut chunks {
-        L::load(chunk).sub(max).exp().add_wide(&mut sums);
-    }
-    // A lane past the end adds exp(-inf) = 0: exact.
-    let mut rest = [f32::NEG_INFINITY; 8];
-    rest[..chunks.remainder().len()].copy_from_slice(chunks.remainder());
-    L::load(&rest).sub(max).exp().add_wide(&mut sums);
-    fold8(sums)
-}
-
-#[inline(always)]
-fn sum8(w: &[f32]) -> f64 {
-    let mut lanes = [0.0f64; 8];
-    for chunk in w.chunks(8) {
-        for (lane, w) in lanes.iter_mut().zip(chunk) {
-            *lane += f64::from(*w);
-        }
-    }
-    fold8(lanes)
-}
-
-#[inline(always)]
-fn fold8(l: [f64; 8]) -> f64 {
-    ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]))
-}
-
-#[inline(always)]
-fn weights<L: Lanes>(w: &mut [f32], y: &[f32], best: f32, temperature: f32) {
-    let whole = y.len() / 8 * 8;
-    let (best8, t8) = (L::splat(best), L::splat(temperature));
-    let mut i = 0;
-    while i < whole {
-        L::load(&y[i..]).sub(best8).div(t8).exp().store(&mut w[i..]);
-        i += 8;
-    }
-    for i in whole..y.len() {
-        w[i] = crate::lanes::exp((y[i] - best) / temperature);
-    }
-}
-
 fn first_at(x: &[f32], value: f32) -> u32 {
     x.iter().position(|v| *v == value).unwrap_or(0) as u32
 }
@@ -284,145 +212,4 @@ fn alternatives(
     for (pair, (_, id)) in top.chunks_exact_mut(2).zip(best.iter()) {
         pair.copy_from_slice(&[*id, logprob(*id).to_bits()]);
     }
-}
-
-/// Steps 6 and 7; `None` if the temperature made every weight NaN.
-fn draw(
-    isa: Isa,
-    (y, best): (&[f32], f32),
-    w: &[f32],
-    row: &SampleRow,
-    order: &mut Vec<(f32, u32)>,
-) -> Option<u32> {
-    let mut candidates = Ordered::new(y, w, best, row.temperature, order);
-    let limit = if row.top_k == 0 {
-        y.len()
-    } else {
-        (row.top_k as usize).min(y.len())
-    };
-    let mut total = if limit < y.len() {
-        candidates.sum(limit)
-    } else {
-        on_isa!(isa, sum8, (w: &[f32] = w) -> f64)
-    };
-    let mut kept = limit;
-    if row.top_p < 1.0 || row.min_p > 0.0 {
-        let nucleus = f64::from(row.top_p) * total;
-        let (mut sum, mut i) = (0.0, 0);
-        while i < limit
-            && let Some(w) = candidates.weight(i)
-            && (i == 0 || row.top_p >= 1.0 || sum < nucleus)
-            && w >= row.min_p
-        {
-            sum += f64::from(w);
-            i += 1;
-        }
-        if i < limit {
-            kept = i.max(1);
-            total = candidates.sum(kept);
-        }
-    }
-    let target = f64::from(uniform(row.seed, row.choice, row.position, 0)) * total;
-    let (mut sum, mut last) = (0.0, 0);
-    for i in 0..kept {
-        let Some(w) = candidates.weight(i) else { break };
-        sum += f64::from(w);
-        if sum > target {
-            return candidates.token(i);
-        }
-        if w == 0.0 {
-            // The sum grows no more.
-            break;
-        }
-        last = i;
-    }
-    candidates.token(last)
-}
-
-/// Candidates in order, sorted band by band as they are asked for.
-struct Ordered<'a> {
-    y: &'a [f32],
-    w: &'a [f32],
-    sorted: &'a mut Vec<(f32, u32)>,
-    best: f32,
-    temperature: f32,
-    /// Width of the next band, in temperatures.
-    width: f32,
-    /// Every candidate with `y` at or above it is in `sorted`.
-    floor: f32,
-    complete: bool,
-}
-
-impl<'a> Ordered<'a> {
-    fn new(
-        y: &'a [f32],
-        w: &'a [f32],
-        best: f32,
-        temperature: f32,
-        sorted: &'a mut Vec<(f32, u32)>,
-    ) -> Ordered<'a> {
-        sorted.clear();
-        let (floor, width) = (f32::INFINITY, 4.0);
-        Ordered {
-            y,
-            w,
-            sorted,
-            best,
-            temperature,
-            width,
-            floor,
-            complete: false,
-        }
-    }
-
-    /// The weight of candidate `i`; `None` past the last.
-    fn weight(&mut self, i: usize) -> Option<f32> {
-        while i >= self.sorted.len() && !self.complete {
-            self.grow();
-        }
-        self.sorted.get(i).map(|(_, id)| self.w[*id as usize])
-    }
-
-    /// Sum of the first `n` weights, in order.
-    fn sum(&mut self, n: usize) -> f64 {
-        let mut sum = 0.0;
-        for i in 0..n {
-            match self.weight(i) {
-                Some(w) => sum += f64::from(w),
-                None => break,
-            }
-        }
-        sum
-    }
-
-    fn token(&mut self, i: usize) -> Option<u32> {
-        self.weight(i)?;
-        Some(self.sorted[i].1)
-    }
-
-    /// The next band: 4, 8, 16 and 32 temperatures below the best, then all the rest.
-    fn grow(&mut self) {
-        let upper = self.floor;
-        self.complete = self.width > 32.0;
-        self.floor = if self.complete {
-            f32::NEG_INFINITY
-        } else {
-            self.best - self.width * self.temperature
-        };
-        self.width *= 2.0;
-        let begin = self.sorted.len();
-        for (id, y) in self.y.iter().enumerate() {
-            if *y >= self.floor && (*y < upper || upper == f32::INFINITY) {
-                self.sorted.push((*y, id as u32));
-            }
-        }
-        self.sorted[begin..].sort_unstable_by(|a, b| before(*a, *b));
-    }
-}
-
-/// Whether `a` stands before `b` in the order; no value is NaN.
-fn before(a: (f32, u32), b: (f32, u32)) -> Ordering {
-    b.0.partial_cmp(&a.0)
-        .unwrap_or(Ordering::Equal)
-        .then(a.1.cmp(&b.1))
 }
