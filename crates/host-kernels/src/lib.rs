@@ -21,11 +21,12 @@
 //! | `sample` | sample |
 //!
 //! # Measured
-//! On an AMD EPYC of family 26 (Zen 5), 2 virtual cores at 2.6 GHz, AVX2 path, other jobs on the machine:
+//! On an AMD EPYC of family 26 (Zen 5), 2 virtual cores at 2.6 GHz, AVX2 path, builds held off for the team's figures:
 //!
 //! - `cargo bench -p metrale-host-kernels --bench team`: a step of 300 empty launches on two threads takes 14 us (one tile
 //!   each) to 45 us (eight), mean of 400 steps. Beside a process that holds one core, 300 launches of real tiles that take
-//!   13.0 ms on one thread alone take 12.6 to 12.9 ms on two.
+//!   13.0 ms on one thread alone take 12.6 to 12.9 ms on two. With three and more busy processes on the two cores, two
+//!   threads were between 0.8 and 1.6 times as fast as one in the same minute: not better than that yet.
 //! - `cargo bench -p metrale-gpu-runtime --bench linear`: products and weight bytes per second of every format.
 //! - `cargo bench -p metrale-gpu-runtime --bench smollm2`: steps with the shapes of SmolLM2-135M, whole and by kind of launch.
 
