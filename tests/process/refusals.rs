@@ -158,6 +158,28 @@ fn more_pool_than_the_sequences_need_is_not_taken() {
     let met = Met::ready(&fixture("llama"), &arguments);
     let settings = met.get("/serve-config").ok()["settings"].clone();
     assert_eq!(settings["kv-cache-tokens"]["value"], 1024 * 512);
+    assert_eq!(settings["hardware-class"]["value"], "cpu");
+    assert_eq!(settings["device"]["source"], "default");
+}
+
+/// No machine has so many: without kernels, driver or device, and with all of them, there is an error and no fallback.
+#[test]
+fn a_device_that_is_not_there() {
+    let device = ["--device", "cuda:4000000000"];
+    let words = ["--device cuda:4000000000: ", ", or choose --device cpu"];
+    let model = fixture("llama");
+    refused(text(&model), &[&FREE[..], &device].concat(), 5, &words);
+    let reference = model.join("ref.safetensors");
+    for command in [
+        &["run", text(&model), "The capital"][..],
+        &["verify", text(&model), "--reference", text(&reference)],
+    ] {
+        let (code, out, err) = run(&[command, &device].concat());
+        assert_eq!((code, out.as_str()), (5, ""), "{err}");
+        assert!(words.iter().all(|w| err.contains(w)), "{err}");
+    }
+    let (code, _, err) = run(&["serve", text(&model), "--device", "tpu"]);
+    assert!(code == 2 && err.contains("cuda:N"), "{err}");
 }
 
 #[test]

@@ -121,6 +121,17 @@ impl CudaBackend {
         })
     }
 
+    /// The classes whose kernels this build holds, with their compute capabilities: `hopper (9.0), gb10 (12.0, 12.1)`.
+    ///
+    /// # Errors
+    /// What the build says, if it holds none.
+    pub fn kernels() -> Result<String, &'static str> {
+        match metrale_kernels::targets() {
+            [] => Err(metrale_kernels::STATUS),
+            targets => Ok(open::built(targets)),
+        }
+    }
+
     /// Bytes that can still be allocated on the device.
     ///
     /// # Errors

@@ -195,7 +195,7 @@ fn name(device: sys::CUdevice) -> Result<String, DeviceFault> {
 }
 
 /// `hopper (9.0), gb10 (12.0, 12.1)`.
-fn built(targets: &[Target]) -> String {
+pub(super) fn built(targets: &[Target]) -> String {
     let texts: Vec<String> = targets
         .iter()
         .filter(|t| t.id.is_baseline())

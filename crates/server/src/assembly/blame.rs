@@ -2,10 +2,9 @@
 //! Whose fault it is that a model is not served.
 
 use anyhow::Error;
-use metrale_gpu_runtime::StartError;
 use metrale_model_engine::{LoadError, engine};
 
-use super::SizeError;
+use super::{DeviceError, SizeError};
 
 /// Whose fault it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +31,12 @@ impl Blame {
             Some(LoadError::NoWeights(_) | LoadError::Pack(_)) => return Blame::Checkpoint,
             None => {}
         }
-        match error.is::<StartError>() || error.is::<engine::StartError>() {
+        match error.downcast_ref::<DeviceError>() {
+            Some(DeviceError::Host(_) | DeviceError::Cuda { .. }) => return Blame::Machine,
+            Some(DeviceError::Kernels { .. }) => return Blame::Checkpoint,
+            None => {}
+        }
+        match error.is::<engine::StartError>() {
             true => Blame::Machine,
             false => Blame::Checkpoint,
         }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The wiring: from a path and options to a served model. The one place that knows every crate.
 //!
-//! [`open`] reads headers, makes the plan and touches no device: what it prints is the whole memory of the process to
-//! come. [`Opened::load`] does the rest. The command line and the tests start here.
+//! [`open`] reads headers, opens the device and makes the plan, and takes no memory of the device yet: what it prints is all
+//! that will be taken. [`Opened::load`] does the rest. The command line and the tests start here.
 
 mod blame;
 mod defaults;
+mod device;
 mod live;
 mod memory;
 mod sizes;
@@ -15,9 +16,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use metrale_circuit::{CircuitLibrary, Plan};
-use metrale_core::Elem;
-use metrale_gpu_runtime::{GpuBackend, HostBackend, HostOptions, Isa};
-use metrale_model_engine::{Engine, EngineOptions, PlanOptions, Prepared, TransformerModel, load};
+use metrale_core::{ArenaKind, Elem};
+use metrale_gpu_runtime::{DeviceInfo, GpuBackend, HostOptions, Isa};
+use metrale_model_engine::{Engine, EngineOptions, PlanOptions, Prepared, load};
 use metrale_model_weights::Checkpoint;
 use metrale_scheduler::PlannerLimits;
 
@@ -25,9 +26,11 @@ use crate::engine_face::{ModelCard, ServedModel};
 use crate::template::{ChatTemplate, TemplateError, TemplateLimits, TemplateTokens};
 use crate::text_face;
 use crate::tokenizer::Tokenizer;
+use sizes::Room;
 
 pub use blame::Blame;
 pub use defaults::SamplingFlags;
+pub use device::{Device, DeviceError, UnknownDevice};
 pub use live::LiveEngine;
 pub use memory::available_memory;
 pub use sizes::SizeError;
@@ -37,13 +40,16 @@ pub use sizes::SizeError;
 pub struct LoadOptions {
     /// A GGUF file, or a folder with config.json.
     pub path: PathBuf,
+    /// What computes.
+    pub device: Device,
     /// Worker threads; 0 = one per core that the process may use.
     pub threads: usize,
     /// Instruction set of class cpu; `None` = the best of the machine.
     pub isa: Option<Isa>,
     /// Format of the KV pool; `None` = the checkpoint's own float type, f16 for a GGUF.
     pub kv: Option<Elem>,
-    /// Bytes of the KV pool; `None` = what every sequence at full length needs, at most a quarter of the free memory.
+    /// Bytes of the KV pool; `None` = what every sequence at full length needs, at most a quarter of the free memory, or on
+    /// a GPU what the rest of the plan leaves of nine tenths of the device's.
     pub kv_bytes: Option<u64>,
     /// Tokens of prompt and answer together; `None` = what the checkpoint was trained for.
     pub max_seq_len: Option<u32>,
@@ -68,6 +74,7 @@ impl LoadOptions {
         let limits = PlannerLimits::default();
         LoadOptions {
             path: path.into(),
+            device: Device::default(),
             threads: 0,
             isa: None,
             kv: None,
@@ -91,7 +98,7 @@ pub fn library() -> Result<CircuitLibrary> {
     CircuitLibrary::new(metrale_kernel_tree::files()).context("the built-in kernel tree")
 }
 
-/// A checkpoint with its plan and text side; nothing is on the device yet.
+/// A checkpoint, its device and its plan; nothing is on the device yet.
 pub struct Opened {
     /// The checkpoint and its circuit.
     pub prepared: Prepared,
@@ -99,31 +106,52 @@ pub struct Opened {
     pub plan: Arc<Plan>,
     /// Limits of the planner.
     pub limits: PlannerLimits,
+    backend: Arc<dyn GpuBackend>,
     options: LoadOptions,
 }
 
-/// Opens a checkpoint, checks its tensors and plans it for class `cpu`.
+/// Opens a checkpoint, checks its tensors, opens the device and plans the checkpoint for the device's class.
 ///
 /// # Errors
-/// What is wrong with the checkpoint, by file, key or tensor, and the remedy.
+/// What is wrong with the checkpoint, by file, key or tensor, or with the device, and the remedy.
 pub fn open(options: LoadOptions) -> Result<Opened> {
     let library = library()?;
     let checkpoint = Checkpoint::open(&options.path)?;
     let prepared = Prepared::new(&library, checkpoint, &options.accept_keys)?;
-    let sizes = sizes::choose(&options, &prepared)?;
-    let plan_options = PlanOptions {
-        class: "cpu".into(),
-        device: None,
-        kv: sizes.kv,
-        limits: sizes.step,
-        kv_blocks: sizes.kv_blocks,
-        fuse: true,
+    let host = HostOptions {
+        threads: options.threads,
+        isa: options.isa,
+        ..HostOptions::default()
     };
-    let plan = Arc::new(prepared.plan(&library, &plan_options)?);
+    let backend = options.device.open(&host)?;
+    let info = backend.device();
+    let sizes = sizes::choose(&options, &prepared)?;
+    let plan = |kv_blocks| {
+        let plan_options = PlanOptions {
+            class: info.class.clone(),
+            device: None,
+            kv: sizes.kv,
+            limits: sizes.step,
+            kv_blocks,
+            fuse: true,
+        };
+        let plan = prepared.plan(&library, &plan_options);
+        options.device.planned(plan)
+    };
+    let room = match options.device {
+        Device::Cpu => Room::of_machine(),
+        Device::Cuda(_) => {
+            let memory = plan(sizes::LEAST_BLOCKS)?.memory;
+            let rest = memory.total_bytes() - memory.arena_bytes(ArenaKind::Kv);
+            Room::of_device(info.memory, rest)
+        }
+    };
+    let plan = Arc::new(plan(sizes.kv_blocks(&options, &prepared, room)?)?);
     Ok(Opened {
         prepared,
         plan,
         limits: sizes.planner,
+        backend,
         options,
     })
 }
@@ -139,6 +167,12 @@ pub struct LoadedModel {
 }
 
 impl Opened {
+    /// The device that will compute.
+    #[must_use]
+    pub fn device(&self) -> &DeviceInfo {
+        self.backend.device()
+    }
+
     /// Bytes of weights that [`Opened::load`] will read.
     #[must_use]
     pub fn weight_bytes(&self) -> u64 {
@@ -159,11 +193,12 @@ impl Opened {
             prepared,
             plan,
             limits,
+            backend,
             options,
         } = &self;
         let (text, model) = std::thread::scope(|scope| {
             let text = scope.spawn(|| text_of(&prepared.checkpoint));
-            let model = model(prepared, plan, options, progress);
+            let model = load(prepared, Arc::clone(plan), Arc::clone(backend), progress);
             (text.join(), model)
         });
         let text = match text {
@@ -186,7 +221,7 @@ impl Opened {
             digest: plan.digest.short(),
             created: sizes::modified(&options.path),
             defaults: defaults::merge(&options.sampling, &prepared.checkpoint.config.generation),
-            settings: sizes::settings(options, plan, limits),
+            settings: sizes::settings(options, plan, limits, backend.device()),
         };
         let served = ServedModel {
             engine: engine.clone(),
@@ -200,21 +235,6 @@ impl Opened {
             plan: Arc::clone(plan),
         })
     }
-}
-
-fn model(
-    prepared: &Prepared,
-    plan: &Arc<Plan>,
-    options: &LoadOptions,
-    progress: impl FnMut(u64),
-) -> Result<TransformerModel> {
-    let host = HostOptions {
-        threads: options.threads,
-        isa: options.isa,
-        ..HostOptions::default()
-    };
-    let backend: Arc<dyn GpuBackend> = Arc::new(HostBackend::new(&host)?);
-    Ok(load(prepared, Arc::clone(plan), backend, progress)?)
 }
 
 type Text = (

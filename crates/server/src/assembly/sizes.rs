@@ -7,6 +7,7 @@ use std::time::UNIX_EPOCH;
 use metrale_circuit::Plan;
 use metrale_config::ConfigSource;
 use metrale_core::{Elem, KV_BLOCK, StepLimits};
+use metrale_gpu_runtime::DeviceInfo;
 use metrale_model_engine::Prepared;
 use metrale_scheduler::{LimitsError, PlannerLimits};
 use serde_json::json;
@@ -14,8 +15,31 @@ use serde_json::json;
 use super::{LoadOptions, available_memory};
 use crate::engine_face::Setting;
 
-/// Share of the free memory that the KV pool takes at most when no size is given.
-const KV_SHARE: u64 = 4;
+/// Memory that the KV pool takes at most when no size is given.
+pub(super) struct Room {
+    /// `None` where the system does not say.
+    bytes: Option<u64>,
+    /// What it is, for an error.
+    what: &'static str,
+}
+
+impl Room {
+    /// Beside others on this machine.
+    pub(super) fn of_machine() -> Room {
+        Room {
+            bytes: available_memory().map(|free| free / 4),
+            what: "a quarter of the free memory",
+        }
+    }
+
+    /// On a device with `free` bytes, beside `rest` of weights and activations. A tenth is left to programs and others.
+    pub(super) fn of_device(free: u64, rest: u64) -> Room {
+        Room {
+            bytes: Some((free / 10 * 9).saturating_sub(rest)),
+            what: "nine tenths of the device's free memory, less weights and activations",
+        }
+    }
+}
 
 /// Options that do not go together with the checkpoint or the machine.
 #[derive(Debug, thiserror::Error)]
@@ -52,9 +76,11 @@ pub enum SizeError {
     },
     /// Nothing is given, and too little is free.
     #[error(
-        "a quarter of the free memory, {room} bytes, is too little for the smallest KV pool of {least} bytes; free some, or give --kv-cache-bytes"
+        "{what}, {room} bytes, is too little for the smallest KV pool of {least} bytes; free some, or give --kv-cache-bytes"
     )]
     LittleMemory {
+        /// What the pool would be made of.
+        what: &'static str,
         /// Bytes of the pool.
         room: u64,
         /// Bytes of the smallest pool.
@@ -63,13 +89,12 @@ pub enum SizeError {
 }
 
 /// Blocks that a pool must hold at least.
-const LEAST_BLOCKS: u64 = 2;
+pub(super) const LEAST_BLOCKS: u64 = 2;
 
 pub(super) struct Sizes {
     pub(super) planner: PlannerLimits,
     pub(super) step: StepLimits,
     pub(super) kv: Elem,
-    pub(super) kv_blocks: u64,
 }
 
 pub(super) fn choose(options: &LoadOptions, prepared: &Prepared) -> Result<Sizes, SizeError> {
@@ -102,13 +127,7 @@ pub(super) fn choose(options: &LoadOptions, prepared: &Prepared) -> Result<Sizes
         bias: planner.max_bias,
     };
     let kv = options.kv.unwrap_or_else(|| kv_of(prepared));
-    let kv_blocks = blocks(options, prepared, kv, &step)?;
-    Ok(Sizes {
-        planner,
-        step,
-        kv,
-        kv_blocks,
-    })
+    Ok(Sizes { planner, step, kv })
 }
 
 /// The checkpoint's own float type; f16 for a GGUF, whose weights have none.
@@ -120,31 +139,33 @@ fn kv_of(prepared: &Prepared) -> Elem {
     }
 }
 
-fn blocks(
-    options: &LoadOptions,
-    prepared: &Prepared,
-    kv: Elem,
-    step: &StepLimits,
-) -> Result<u64, SizeError> {
-    let block = prepared.instance.kv_bytes_per_block(kv);
-    let full = u64::from(step.slots) * u64::from(step.blocks_per_slot);
-    let given = options.kv_bytes;
-    let room = given.or_else(|| Some(available_memory()? / KV_SHARE));
-    let room = room.ok_or(SizeError::UnknownMemory)?;
-    let blocks = room / block;
-    let least = LEAST_BLOCKS.saturating_mul(block);
-    if blocks >= LEAST_BLOCKS {
-        return Ok(full.min(blocks));
+impl Sizes {
+    /// Blocks of the KV pool: what every sequence at full length needs, at most what the given size or `room` holds.
+    pub(super) fn kv_blocks(
+        &self,
+        options: &LoadOptions,
+        prepared: &Prepared,
+        room: Room,
+    ) -> Result<u64, SizeError> {
+        let block = prepared.instance.kv_bytes_per_block(self.kv);
+        let full = u64::from(self.step.slots) * u64::from(self.step.blocks_per_slot);
+        let (given, what) = (options.kv_bytes, room.what);
+        let room = given.or(room.bytes).ok_or(SizeError::UnknownMemory)?;
+        let blocks = room / block;
+        let least = LEAST_BLOCKS.saturating_mul(block);
+        if blocks >= LEAST_BLOCKS {
+            return Ok(full.min(blocks));
+        }
+        Err(match given {
+            None => SizeError::LittleMemory { what, room, least },
+            Some(_) => SizeError::SmallPool {
+                room,
+                blocks,
+                block,
+                least,
+            },
+        })
     }
-    Err(match given {
-        None => SizeError::LittleMemory { room, least },
-        Some(_) => SizeError::SmallPool {
-            room,
-            blocks,
-            block,
-            least,
-        },
-    })
 }
 
 /// Seconds since 1970 at which the checkpoint was last written; 0 where the system does not say.
@@ -155,7 +176,12 @@ pub(super) fn modified(path: &Path) -> u64 {
 }
 
 /// What /serve-config shows beside the sampling defaults.
-pub(super) fn settings(options: &LoadOptions, plan: &Plan, limits: &PlannerLimits) -> Vec<Setting> {
+pub(super) fn settings(
+    options: &LoadOptions,
+    plan: &Plan,
+    limits: &PlannerLimits,
+    device: &DeviceInfo,
+) -> Vec<Setting> {
     let flag = |given: bool, otherwise: &str| if given { "flag" } else { otherwise }.to_owned();
     let setting = |name: &str, value, source| Setting {
         name: name.into(),
@@ -164,6 +190,11 @@ pub(super) fn settings(options: &LoadOptions, plan: &Plan, limits: &PlannerLimit
     };
     let defaults = LoadOptions::new("");
     vec![
+        setting(
+            "device",
+            json!(device.name),
+            flag(options.device != defaults.device, "default"),
+        ),
         setting("hardware-class", json!(plan.class), "measured".into()),
         setting(
             "kv-cache-dtype",
@@ -199,4 +230,16 @@ pub(super) fn settings(options: &LoadOptions, plan: &Plan, limits: &PlannerLimit
             flag(limits.queue_len != defaults.queue_len, "default"),
         ),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_keeps_a_tenth() {
+        let room = |free, rest| Room::of_device(free, rest).bytes;
+        assert_eq!(room(1000, 300), Some(600));
+        assert_eq!(room(1000, 901), Some(0));
+    }
 }

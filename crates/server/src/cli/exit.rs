@@ -17,7 +17,7 @@ pub enum Exit {
     Checkpoint = 3,
     /// The model is not there, or could not be fetched.
     NotFound = 4,
-    /// The machine stands in the way: memory, port, permissions, a full disk.
+    /// The machine stands in the way: memory, port, permissions, a full disk, a GPU.
     Machine = 5,
 }
 
@@ -43,7 +43,7 @@ impl Exit {
             Exit::Checkpoint => "The checkpoint cannot be used.",
             Exit::NotFound => "The model is not there, or no source gave it.",
             Exit::Machine => {
-                "The machine stands in the way: memory, a port in use, permissions, a full disk."
+                "The machine stands in the way: memory, a port in use, permissions, a full disk, a GPU that cannot be used."
             }
         }
     }

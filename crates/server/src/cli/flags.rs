@@ -14,6 +14,8 @@ pub enum Kind {
     Text,
     /// A path.
     Path,
+    /// A device: `cpu`, `cuda`, `cuda:N`.
+    Device,
     /// A whole number within bounds.
     Count {
         /// Smallest.

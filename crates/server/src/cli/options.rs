@@ -35,7 +35,7 @@ pub(super) fn isa(machine: &Machine) -> Result<Option<Isa>, Failure> {
     }
 }
 
-/// The flags of the groups `Engine` and `Sampling defaults`.
+/// The flags of the groups `Device`, `Engine` and `Sampling defaults`.
 pub(super) fn load(
     values: &Values<'_>,
     machine: &Machine,
@@ -43,6 +43,7 @@ pub(super) fn load(
 ) -> Result<LoadOptions, Failure> {
     let defaults = LoadOptions::new(path);
     Ok(LoadOptions {
+        device: values.device("device").unwrap_or_default(),
         threads: values.count("threads").unwrap_or(defaults.threads),
         isa: isa(machine)?,
         kv: kv(values),

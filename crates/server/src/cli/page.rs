@@ -83,7 +83,7 @@ fn spelled(f: &Flag) -> String {
 
 fn meaning(f: &Flag) -> String {
     let range = match f.kind {
-        Kind::Switch | Kind::Text | Kind::Path => String::new(),
+        Kind::Switch | Kind::Text | Kind::Path | Kind::Device => String::new(),
         Kind::Count { least, most } => format!(" From {least} to {most}."),
         Kind::Number { least, most } => format!(" From {least} to {most}."),
         Kind::Choice(words) => format!(" One of {}.", words.join(", ")),

@@ -8,6 +8,7 @@ use clap::{Arg, ArgAction, ArgMatches};
 
 use super::flags::{Argument, Command, Flag, Kind};
 use super::table::COMMANDS;
+use crate::assembly::Device;
 
 /// The whole command line.
 pub fn clap_command() -> clap::Command {
@@ -77,6 +78,7 @@ fn value_parser(kind: Kind) -> ValueParser {
     match kind {
         Kind::Switch | Kind::Text => ValueParser::string(),
         Kind::Path => ValueParser::path_buf(),
+        Kind::Device => ValueParser::new(str::parse::<Device>),
         Kind::Choice(words) => ValueParser::new(clap::builder::PossibleValuesParser::new(
             words.iter().copied(),
         )),
@@ -120,6 +122,11 @@ impl Values<'_> {
         self.0.get_one::<PathBuf>(name).cloned()
     }
 
+    /// A device.
+    pub fn device(&self, name: &str) -> Option<Device> {
+        self.0.get_one(name).copied()
+    }
+
     /// A whole number. The table bounds it.
     pub fn count<T: TryFrom<u64>>(&self, name: &str) -> Option<T> {
         self.0
@@ -159,6 +166,7 @@ mod tests {
         assert!(error("met serve --port 65536").contains("from 0 to 65535"));
         assert!(error("met serve --temperature 2.1").contains("from 0 to 2"));
         assert!(error("met serve --temperature nan").contains("from 0 to 2"));
+        assert!(error("met serve --device gpu").contains("cuda:N"));
         assert!(error("met serve --kv-cache-dtype f8").contains("f16"));
         assert!(
             error("met serve --thread 2").contains("--threads"),
@@ -172,7 +180,8 @@ mod tests {
     fn values_arrive() {
         let m = clap_command()
             .try_get_matches_from(
-                "met serve m --port 0 --top-p 0.5 --api-key a --api-key -b".split(' '),
+                "met serve m --port 0 --device cuda:1 --top-p 0.5 --api-key a --api-key -b"
+                    .split(' '),
             )
             .unwrap();
         let (_, m) = m.subcommand().unwrap();
@@ -181,6 +190,7 @@ mod tests {
             (v.text("MODEL"), v.count::<u16>("port"), v.number("top-p")),
             (Some("m"), Some(0), Some(0.5))
         );
+        assert_eq!(v.device("device"), Some(Device::Cuda(1)));
         assert_eq!(v.texts("api-key"), ["a", "-b"]);
         assert_eq!((v.text("host"), v.number("min-p")), (None, None));
     }

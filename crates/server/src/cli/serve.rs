@@ -139,6 +139,8 @@ fn spawn_loader(
 pub(super) fn load(options: LoadOptions, machine: &Machine) -> Result<LoadedModel, Failure> {
     let started = Instant::now();
     let opened = assembly::open(options).map_err(blamed)?;
+    let device = opened.device();
+    tracing::info!(device = %device.name, class = %device.class, features = %device.features.join(", "), "computes");
     tracing::info!("memory plan\n{}", opened.plan.memory_text().trim_end());
     machine
         .console

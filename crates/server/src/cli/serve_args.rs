@@ -3,6 +3,18 @@
 
 use super::flags::{Flag, Group, Kind};
 
+/// What computes.
+pub(super) const DEVICE: Group = Group {
+    heading: "Device",
+    flags: &[Flag::new(
+        "device",
+        "DEVICE",
+        Kind::Device,
+        "cpu",
+        "What computes: cpu, cuda, or cuda:N (an NVIDIA GPU by the driver's number; cuda is cuda:0). For now the kernels of CUDA are plain and untuned, serve checkpoints in f32, bf16 and f16 only, and have to be asked for.",
+    )],
+};
+
 /// Context, sequences, memory and threads of the engine.
 pub(super) const ENGINE: Group = Group {
     heading: "Engine",
@@ -39,7 +51,7 @@ pub(super) const ENGINE: Group = Group {
             "kv-cache-bytes",
             "BYTES",
             Kind::Count { least: 1, most: 1 << 50 },
-            "every sequence at full length, at most a quarter of the free memory",
+            "every sequence at full length, at most a quarter of the free memory (on a GPU, what weights and activations leave of nine tenths)",
             "Size of the KV cache.",
         ),
         Flag::new(

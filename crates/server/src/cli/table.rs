@@ -2,7 +2,7 @@
 //! The commands of `met`.
 
 use super::flags::{Argument, Command, Flag, Group, Kind};
-use super::serve_args::{ENGINE, LOG, NETWORK, SAMPLING};
+use super::serve_args::{DEVICE, ENGINE, LOG, NETWORK, SAMPLING};
 
 const MODEL_HELP: &str = "A path (a .gguf file, or a folder with config.json), a recipe (`met list`), or a repository on the hub: ORG/NAME, ORG/NAME@REVISION, ORG/NAME:FILE.gguf. A path that exists wins.";
 
@@ -114,7 +114,7 @@ pub const COMMANDS: &[Command] = &[
         about: "Serve a model over HTTP, with OpenAI's API",
         detail: "Fetches the model first if it is not on this machine. The server listens at once and is ready (GET /ready) when the weights are loaded; SIGTERM lets running answers end.",
         arguments: &[OPTIONAL_MODEL],
-        groups: &[NETWORK, ENGINE, SAMPLING, LOG],
+        groups: &[NETWORK, DEVICE, ENGINE, SAMPLING, LOG],
         commands: &[],
     },
     Command {
@@ -157,6 +157,7 @@ pub const COMMANDS: &[Command] = &[
                 ],
             },
             SAMPLING,
+            DEVICE,
             ENGINE,
             LOG,
         ],
@@ -250,6 +251,7 @@ pub const COMMANDS: &[Command] = &[
                     ),
                 ],
             },
+            DEVICE,
             ACCEPT[0],
         ],
         commands: &[],

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use metrale_circuit::CircuitLibrary;
 use metrale_core::Elem;
-use metrale_gpu_runtime::{HostBackend, HostOptions};
+use metrale_gpu_runtime::HostOptions;
 use metrale_model_engine::verify::{self, Reference, Report};
 use metrale_model_engine::{PlanOptions, Prepared, load};
 
@@ -54,22 +54,24 @@ fn run(
     reference: &Reference,
     bound: f32,
 ) -> Result<Report, Failure> {
+    let host = HostOptions {
+        threads: values.count("threads").unwrap_or(0),
+        isa: options::isa(machine)?,
+        ..HostOptions::default()
+    };
+    let device = values.device("device").unwrap_or_default();
+    let backend = device.open(&host).or_exit(Exit::Machine)?;
     let limits = verify::limits(reference);
     let options = PlanOptions {
-        class: "cpu".into(),
+        class: backend.device().class.clone(),
         device: None,
         kv: Elem::F32,
         kv_blocks: verify::kv_blocks(&limits),
         limits,
         fuse: true,
     };
-    let plan = Arc::new(prepared.plan(library, &options).or_exit(Exit::Checkpoint)?);
-    let host = HostOptions {
-        threads: values.count("threads").unwrap_or(0),
-        isa: options::isa(machine)?,
-        ..HostOptions::default()
-    };
-    let backend = Arc::new(HostBackend::new(&host).or_exit(Exit::Machine)?);
+    let plan = device.planned(prepared.plan(library, &options));
+    let plan = Arc::new(plan.or_exit(Exit::Checkpoint)?);
     let total = prepared.checkpoint.store.as_ref().map(|s| s.total_bytes());
     machine.console.begin("weights", total, 0);
     let model = load(&prepared, plan, backend, |bytes| {

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use indicatif::HumanBytes;
+use metrale_gpu_runtime::CudaBackend;
 
 use super::probe::Probe;
 use crate::cli::machine::Machine;
@@ -63,6 +64,7 @@ pub(super) fn all(machine: &Machine, probe: &dyn Probe, port: u16) -> Vec<Check>
         cores(probe),
         memory(probe),
         gpu(probe),
+        kernels(),
         folder(machine, probe),
         hub(machine),
         model,
@@ -158,6 +160,14 @@ fn gpu(probe: &dyn Probe) -> Check {
     match line {
         Some(line) => Check::good("gpu", line),
         None => Check::good("gpu", "no NVIDIA driver: the processor computes"),
+    }
+}
+
+/// A build without GPU kernels is whole: it serves on the processor.
+fn kernels() -> Check {
+    match CudaBackend::kernels() {
+        Ok(classes) => Check::good("kernels", format!("cpu, {classes}")),
+        Err(status) => Check::good("kernels", format!("cpu; those of GPUs {status}")),
     }
 }
 

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which device computes: the processor, or a GPU by number. Nothing falls back: a device that cannot be used is an error.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use metrale_circuit::{Plan, PlanError};
+use metrale_gpu_runtime::{
+    CudaBackend, CudaOptions, CudaStartError, GpuBackend, HostBackend, HostOptions, StartError,
+};
+use metrale_model_engine::PrepareError;
+
+/// A device by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Device {
+    /// This machine's processor: `cpu`.
+    #[default]
+    Cpu,
+    /// An NVIDIA GPU by the driver's number: `cuda:N`; `cuda` is number 0.
+    Cuda(u32),
+}
+
+/// A text that names no device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no device `{0}`: expected cpu, cuda or cuda:N")]
+pub struct UnknownDevice(String);
+
+impl FromStr for Device {
+    type Err = UnknownDevice;
+
+    fn from_str(text: &str) -> Result<Device, UnknownDevice> {
+        let number = |n: &str| match n.bytes().all(|b| b.is_ascii_digit()) {
+            true => n.parse().ok(),
+            false => None,
+        };
+        let device = match (text, text.strip_prefix("cuda:")) {
+            ("cpu", _) => Some(Device::Cpu),
+            ("cuda", _) => Some(Device::Cuda(0)),
+            (_, Some(n)) => number(n).map(Device::Cuda),
+            _ => None,
+        };
+        device.ok_or_else(|| UnknownDevice(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Cpu => f.write_str("cpu"),
+            Device::Cuda(n) => write!(f, "cuda:{n}"),
+        }
+    }
+}
+
+/// Why a device does not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// The processor: the system refuses threads.
+    #[error(transparent)]
+    Host(#[from] StartError),
+    /// A GPU: the machine or the build.
+    #[error(
+        "--device {device}: {source}{}, or choose --device cpu",
+        remedy(source)
+    )]
+    Cuda {
+        /// The one asked for.
+        device: Device,
+        /// What is wrong.
+        source: CudaStartError,
+    },
+    /// A GPU whose class has no kernels for the checkpoint.
+    #[error("--device {device}: {source}, or choose --device cpu")]
+    Kernels {
+        /// The one asked for.
+        device: Device,
+        /// What it lacks.
+        source: Box<PrepareError>,
+    },
+}
+
+/// What its message leaves out.
+fn remedy(error: &CudaStartError) -> &'static str {
+    match error {
+        CudaStartError::NoKernels { .. } => "; build with a CUDA compiler (docs/HARDWARE.md)",
+        CudaStartError::NoDriver => "; install NVIDIA's driver",
+        CudaStartError::Driver { .. } => "; mend it until nvidia-smi works",
+        CudaStartError::NoDevice { .. } => "; name one that it sees (see CUDA_VISIBLE_DEVICES)",
+        _ => "",
+    }
+}
+
+impl Device {
+    /// Opens it. Takes no memory for a model yet. `host` holds for [`Device::Cpu`].
+    ///
+    /// # Errors
+    /// [`DeviceError::Host`], [`DeviceError::Cuda`].
+    pub fn open(self, host: &HostOptions) -> Result<Arc<dyn GpuBackend>, DeviceError> {
+        match self {
+            Device::Cpu => Ok(Arc::new(HostBackend::new(host)?)),
+            Device::Cuda(ordinal) => match CudaBackend::open(&CudaOptions { ordinal }) {
+                Ok(backend) => Ok(Arc::new(backend)),
+                Err(source) => Err(DeviceError::Cuda {
+                    device: self,
+                    source,
+                }),
+            },
+        }
+    }
+
+    /// A plan made for this device, or why there is none; what a GPU's class lacks, the processor's may have.
+    ///
+    /// # Errors
+    /// [`DeviceError::Kernels`], or the [`PrepareError`] as it is.
+    pub fn planned(self, plan: Result<Plan, PrepareError>) -> anyhow::Result<Plan> {
+        use PlanError::{MissingPoint, NoPack, NotServed};
+        let lacks = |e: &PrepareError| match e {
+            PrepareError::Plan(e) => {
+                matches!(**e, MissingPoint { .. } | NoPack { .. } | NotServed { .. })
+            }
+            _ => false,
+        };
+        plan.map_err(|source| match lacks(&source) && self != Device::Cpu {
+            true => DeviceError::Kernels {
+                device: self,
+                source: Box::new(source),
+            }
+            .into(),
+            false => source.into(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::assembly::Blame;
+    use metrale_core::{Elem, StepLimits};
+    use metrale_model_engine::{PlanOptions, Prepared};
+    use metrale_model_weights::Checkpoint;
+
+    #[test]
+    fn names_are_read_and_written() {
+        for (text, device) in [
+            ("cpu", Device::Cpu),
+            ("cuda", Device::Cuda(0)),
+            ("cuda:0", Device::Cuda(0)),
+            ("cuda:17", Device::Cuda(17)),
+        ] {
+            assert_eq!(text.parse(), Ok(device));
+            assert_eq!(device.to_string().parse(), Ok(device));
+        }
+        for text in [
+            "",
+            "CPU",
+            "cpu:0",
+            "gpu",
+            "cuda:",
+            "cuda:x",
+            "cuda:-1",
+            "cuda:+1",
+            "cuda:4294967296",
+        ] {
+            let error = text.parse::<Device>().unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("`{text}`")) && error.contains("cuda:N"),
+                "{error}"
+            );
+        }
+    }
+
+    /// Planning needs no device: what a GPU would answer to a checkpoint whose format its class lacks.
+    #[test]
+    fn a_quantized_checkpoint_is_refused_by_a_gpu() {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../tests/fixtures/tiny/llama-gguf-q8_0/model.gguf"
+        );
+        let library = crate::assembly::library().unwrap();
+        let checkpoint = Checkpoint::open(path).unwrap();
+        let prepared = Prepared::new(&library, checkpoint, &[]).unwrap();
+        let limits = StepLimits {
+            rows: 8,
+            logits_rows: 8,
+            slots: 1,
+            blocks_per_slot: 1,
+            history: 16,
+            bias: 16,
+        };
+        let options = PlanOptions {
+            class: "hopper".into(),
+            device: None,
+            kv: Elem::F16,
+            limits,
+            kv_blocks: 1,
+            fuse: true,
+        };
+        let error = Device::Cuda(0)
+            .planned(prepared.plan(&library, &options))
+            .unwrap_err();
+        let text = error.to_string();
+        for word in ["--device cuda:0: ", "q8_0", ", or choose --device cpu"] {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+        assert_eq!(Blame::of(&error), Blame::Checkpoint);
+    }
+
+    #[test]
+    fn every_error_of_a_gpu_has_a_remedy() {
+        let built = "hopper (9.0)".to_owned();
+        let errors = [
+            (CudaStartError::NoKernels { status: "off" }, "(off); build"),
+            (CudaStartError::NoDriver, "; install"),
+            (CudaStartError::Driver { why: "x".into() }, "x; mend"),
+            (
+                CudaStartError::OldDriver {
+                    have: 12080,
+                    need: 13000,
+                },
+                ": install a newer driver, or",
+            ),
+            (
+                CudaStartError::NoDevice {
+                    ordinal: 3,
+                    count: 1,
+                },
+                "device 3; the driver sees 1; name one",
+            ),
+            (
+                CudaStartError::Architecture {
+                    device: "G".into(),
+                    capability: (8, 0),
+                    built,
+                },
+                "METRALE_TARGET_HW naming its class, or",
+            ),
+        ];
+        for (source, words) in errors {
+            let device = Device::Cuda(3);
+            let error = anyhow::Error::new(DeviceError::Cuda { device, source });
+            assert_eq!(Blame::of(&error), Blame::Machine);
+            let text = error.to_string();
+            assert!(text.starts_with("--device cuda:3: "), "{text}");
+            assert!(text.contains(words), "{text}");
+            assert!(text.ends_with(", or choose --device cpu"), "{text}");
+        }
+    }
+}
