@@ -143,7 +143,12 @@ fn a_pool_beyond_the_machine() {
         "--kv-cache-bytes",
         "1125899906842624",
     ];
-    let words = ["kv arena", "8796093022208 bytes", "fewer sequences"];
+    let words = [
+        "kv arena",
+        "8796093022208",
+        "--kv-cache-bytes",
+        "fewer sequences",
+    ];
     refused(text(&folder), &arguments, 5, &words);
 }
 

@@ -22,7 +22,7 @@ impl Blame {
     #[must_use]
     pub fn of(error: &Error) -> Blame {
         match error.downcast_ref::<SizeError>() {
-            Some(SizeError::LittleMemory { .. }) => return Blame::Machine,
+            Some(SizeError::LittleMemory { .. } | SizeError::Plan { .. }) => return Blame::Machine,
             Some(_) => return Blame::Options,
             None => {}
         }

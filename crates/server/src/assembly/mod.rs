@@ -188,7 +188,6 @@ impl Opened {
     /// # Errors
     /// What failed, and why.
     pub fn load(self, progress: impl FnMut(u64)) -> Result<LoadedModel> {
-        // The tokenizer takes as long to build as the weights to read: both at once.
         let Opened {
             prepared,
             plan,
@@ -196,6 +195,11 @@ impl Opened {
             backend,
             options,
         } = &self;
+        // A GPU's memory is its own, and there once it is reserved.
+        if self.device().lazy_memory {
+            memory::fits(&plan.memory, available_memory())?;
+        }
+        // The tokenizer takes as long to build as the weights to read: both at once.
         let (text, model) = std::thread::scope(|scope| {
             let text = scope.spawn(|| text_of(&prepared.checkpoint));
             let model = load(prepared, Arc::clone(plan), Arc::clone(backend), progress);

@@ -86,6 +86,22 @@ pub enum SizeError {
         /// Bytes of the smallest pool.
         least: u64,
     },
+    /// More than the machine has free.
+    #[error(
+        "the plan takes {total} bytes ({weights} in the weights arena, {pool} in the kv arena) and {free} are free: {remedy}"
+    )]
+    Plan {
+        /// Bytes of the whole plan.
+        total: u64,
+        /// Bytes of weights.
+        weights: u64,
+        /// Bytes of the KV pool.
+        pool: u64,
+        /// Bytes that are free.
+        free: u64,
+        /// What would fit.
+        remedy: String,
+    },
 }
 
 /// Blocks that a pool must hold at least.
