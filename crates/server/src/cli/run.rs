@@ -61,11 +61,27 @@ pub(super) fn run(values: &Values<'_>, machine: &Machine) -> Result<(), Failure>
 }
 
 fn input() -> Result<String, Failure> {
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     std::io::stdin()
         .take(INPUT_BYTES)
-        .read_to_string(&mut text)
-        .or_exit(Exit::Usage)?;
+        .read_to_end(&mut bytes)
+        .or_exit(Exit::Machine)?;
+    prompt_of(bytes).map_err(|what| Failure::text(Exit::Usage, what))
+}
+
+/// The text of an input without the line break that ends it: `echo` and editors write it, nobody means it, and a small
+/// model answers a question with a line break behind it otherwise than the question.
+fn prompt_of(bytes: Vec<u8>) -> Result<String, String> {
+    let mut text = String::from_utf8(bytes).map_err(|e| {
+        let at = e.utf8_error().valid_up_to();
+        format!("the prompt on standard input is not UTF-8: byte {at} begins no character")
+    })?;
+    if text.ends_with('\n') {
+        text.pop();
+        if text.ends_with('\r') {
+            text.pop();
+        }
+    }
     Ok(text)
 }
 
@@ -195,4 +211,29 @@ fn summary(usage: Usage, finish: Option<Finish>, first: f64, seconds: f64) -> St
         "{} prompt tokens, first token after {first:.2} s, {} tokens at {rate:.1} per second{why}",
         usage.prompt_tokens, usage.completion_tokens
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_break_that_ends_an_input_is_no_part_of_the_prompt() {
+        let of = |text: &str| prompt_of(text.into()).unwrap_or_default();
+        assert_eq!(of("a\nb\n"), "a\nb");
+        assert_eq!(of("a\r\n"), "a");
+        assert_eq!(of("a\n\n"), "a\n");
+        assert_eq!(of("a\r"), "a\r");
+        assert_eq!(of("a "), "a ");
+        assert_eq!(of("\n"), "");
+    }
+
+    #[test]
+    fn an_input_that_is_no_text_is_refused_with_the_place() {
+        let said = prompt_of(b"ab\xff".to_vec()).unwrap_err();
+        assert!(
+            said.contains("standard input") && said.contains("byte 2"),
+            "{said}"
+        );
+    }
 }

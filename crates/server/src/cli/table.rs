@@ -126,7 +126,7 @@ pub const COMMANDS: &[Command] = &[
             Argument {
                 name: "PROMPT",
                 required: true,
-                help: "The text; `-` reads it from standard input.",
+                help: "The text; `-` reads it from standard input, without the line break that ends it.",
             },
         ],
         groups: &[
