@@ -7,7 +7,7 @@ use super::app::App;
 use super::blocking::on_text;
 use crate::api::error::ApiError;
 use crate::engine_face::ServedModel;
-use crate::text_face::{ChatInput, ChatMessage, EncodeError, Specials, TemplateError};
+use crate::text_face::{ChatInput, ChatMessage, EncodeError, Specials, TemplateError, TextModel};
 
 /// The tokens of a rendered chat.
 pub(super) async fn chat(
@@ -23,7 +23,7 @@ pub(super) async fn chat(
             path: "messages".to_owned(),
             why: "this checkpoint has no chat template; use /v1/completions".to_owned(),
         })?;
-    let text = Arc::clone(&served.text);
+    let (text, limit) = (Arc::clone(&served.text), limit(served));
     let bytes = messages.iter().filter_map(|m| m.content.as_ref());
     let bytes = bytes.map(String::len).sum::<usize>() + messages.len();
     on_text(app, bytes, move || {
@@ -33,6 +33,7 @@ pub(super) async fn chat(
             add_generation_prompt,
         };
         let pieces = template.render(&input).map_err(from_template)?;
+        check_tokens(&*text, pieces.iter().map(|p| p.text.as_str()), limit)?;
         text.encode_pieces(&pieces).map_err(from_tokenizer)
     })
     .await
@@ -45,8 +46,9 @@ pub(super) async fn plain(
     prompt: String,
     add_special_tokens: bool,
 ) -> Result<(Vec<u32>, usize), ApiError> {
-    let text = Arc::clone(&served.text);
+    let (text, limit) = (Arc::clone(&served.text), limit(served));
     on_text(app, prompt.len(), move || {
+        check_tokens(&*text, [prompt.as_str()].into_iter(), limit)?;
         let mut ids = match add_special_tokens {
             true => text.prompt_prefix().to_vec(),
             false => Vec::new(),
@@ -61,12 +63,63 @@ pub(super) async fn plain(
 
 /// Refuses text that cannot fit, before the work of tokenizing it. Normalization may shorten a text, but not fourfold.
 pub(super) fn check_bytes(served: &ServedModel, bytes: usize) -> Result<(), ApiError> {
-    let limit = u64::from(served.card.max_model_len);
+    let limit = limit(served);
     let most = limit.saturating_mul(served.text.longest_token() as u64 * 4);
     if bytes as u64 > most {
         return Err(ApiError::PromptBytes { bytes, limit });
     }
     Ok(())
+}
+
+fn limit(served: &ServedModel) -> u64 {
+    u64::from(served.card.max_model_len)
+}
+
+/// Bytes of text that are tokenized at once, however many tokens come of it.
+pub(crate) const WHOLE: usize = 256 << 10;
+/// Bytes of the stretches that a longer text is looked at in.
+const STRETCH: usize = 64 << 10;
+
+/// Refuses a long text that holds far more tokens than the context before it is tokenized whole. Measured: where tokens are
+/// short, the tokenizer takes 350 bytes of memory for each byte of text, 10 GB for a body at its limit.
+fn check_tokens<'a>(
+    text: &dyn TextModel,
+    parts: impl Iterator<Item = &'a str> + Clone,
+    limit: u64,
+) -> Result<(), ApiError> {
+    let bytes = parts.clone().map(str::len).sum();
+    // A cut adds a token or two to a stretch, never as many again.
+    let most = usize::try_from(limit)
+        .unwrap_or(usize::MAX)
+        .saturating_mul(2);
+    let count = |stretch: &str| text.encode(stretch, Specials::Parse).map(|ids| ids.len());
+    if bytes > WHOLE && exceeds(parts, most, count).map_err(from_tokenizer)? {
+        return Err(ApiError::PromptBytes { bytes, limit });
+    }
+    Ok(())
+}
+
+/// Whether the joined parts, counted stretch by stretch, have more than `most` tokens. Looks no further than it must.
+fn exceeds<'a, E>(
+    parts: impl Iterator<Item = &'a str>,
+    most: usize,
+    count: impl Fn(&str) -> Result<usize, E>,
+) -> Result<bool, E> {
+    let (mut stretch, mut tokens) = (String::new(), 0);
+    for mut part in parts {
+        while stretch.len() + part.len() >= STRETCH {
+            let (head, tail) = part.split_at(part.floor_char_boundary(STRETCH - stretch.len()));
+            stretch.push_str(head);
+            part = tail;
+            tokens += count(&stretch)?;
+            stretch.clear();
+            if tokens > most {
+                return Ok(true);
+            }
+        }
+        stretch.push_str(part);
+    }
+    Ok(tokens + count(&stretch)? > most)
 }
 
 fn from_template(e: TemplateError) -> ApiError {
@@ -78,4 +131,43 @@ fn from_template(e: TemplateError) -> ApiError {
 
 fn from_tokenizer(e: EncodeError) -> ApiError {
     ApiError::Checkpoint(e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::convert::Infallible;
+
+    use super::*;
+
+    /// One token a character; gives the answer and the stretches looked at.
+    fn seen(parts: &[&str], most: usize) -> (bool, Vec<String>) {
+        let looked = RefCell::new(Vec::new());
+        let over = exceeds(parts.iter().copied(), most, |stretch| {
+            looked.borrow_mut().push(stretch.to_owned());
+            Ok::<_, Infallible>(stretch.chars().count())
+        });
+        (over.unwrap_or_default(), looked.into_inner())
+    }
+
+    #[test]
+    fn a_text_is_counted_whole_in_stretches_that_split_no_character() {
+        // Three bytes each: no stretch ends where its bytes would.
+        let text = "\u{20ac}".repeat(50_000);
+        let parts = [text.as_str(), "ab", "", "c", text.as_str()];
+        let characters = 100_003;
+        let (over, looked) = seen(&parts, characters);
+        assert!(!over);
+        assert_eq!(looked.concat(), parts.concat());
+        assert!(looked.iter().all(|s| s.len() <= STRETCH));
+        assert!(seen(&parts, characters - 1).0);
+    }
+
+    #[test]
+    fn counting_ends_where_the_answer_is_known() {
+        let text = "a".repeat(100 * STRETCH);
+        let (over, looked) = seen(&[&text], STRETCH + 1);
+        assert!(over);
+        assert_eq!(looked.len(), 2);
+    }
 }

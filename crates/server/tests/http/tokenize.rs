@@ -52,6 +52,21 @@ fn tokenize_wants_one_of_prompt_and_messages() {
 }
 
 #[test]
+fn survival_08_a_long_text_far_beyond_the_context_is_not_tokenized() {
+    let server = Server::saying("x");
+    let ask = |bytes: usize| server.post("/tokenize", &json!({"prompt": "a".repeat(bytes)}));
+    assert_eq!(ask(256 << 10).ok()["count"], json!((256 << 10) + 1));
+    let (status, code, _) = ask((256 << 10) + 1).error();
+    assert_eq!((status, code.as_str()), (400, "context_length_exceeded"));
+    let messages = json!([{"role": "user", "content": "a".repeat(300_000)}]);
+    let chat = server.post("/tokenize", &json!({"messages": messages}));
+    assert_eq!(chat.error().1, "context_length_exceeded");
+    server
+        .chat(&json!({"messages": [{"role": "user", "content": "a"}]}))
+        .ok();
+}
+
+#[test]
 fn detokenize_gives_the_text() {
     let server = Server::saying("x");
     let ask = |tokens| server.post("/detokenize", &json!({"tokens": tokens}));
