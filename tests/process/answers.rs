@@ -83,3 +83,31 @@ fn survival_17_an_equal_seed_gives_an_equal_answer_in_a_crowd() {
     let other = Met::ready(deep(), &args);
     assert_eq!(said(&other.post(path, &body).ok()), said(&alone));
 }
+
+#[test]
+fn as_many_answers_as_the_queue_holds_are_given_and_more_are_never_told_to_wait() {
+    let arguments = ["--kv-cache-bytes", "2000000", "--queue-len", "6"];
+    let met = Met::ready(&fixture("llama"), &arguments);
+    let ask = |prompts: usize, n: usize| {
+        let body = json!({"prompt": vec!["a"; prompts], "n": n, "max_tokens": 2, "seed": 1});
+        met.post("/v1/completions", &body)
+    };
+    assert_eq!(ask(3, 2).ok()["choices"].as_array().map(Vec::len), Some(6));
+    for (prompts, n) in [(7, 1), (1, 7)] {
+        assert_eq!(ask(prompts, n).error(), (400, "invalid_value".into()));
+    }
+}
+
+#[test]
+fn stop_tokens_are_not_drawn_before_min_tokens() {
+    let met = Met::ready(&fixture("llama"), &["--kv-cache-bytes", "2000000"]);
+    let all: Vec<u32> = (0..256).collect();
+    for temperature in [0.0, 0.9] {
+        let body = json!({
+            "prompt": "a", "temperature": temperature, "seed": 5,
+            "max_tokens": 20, "min_tokens": 9, "stop_token_ids": all,
+        });
+        let used = met.post("/v1/completions", &body).ok()["usage"]["completion_tokens"].clone();
+        assert!(used.as_u64() >= Some(9), "{temperature}: {used}");
+    }
+}

@@ -39,7 +39,7 @@ pub struct Limits {
     pub keep_alive: Duration,
     /// Answers to one prompt (`n`). Default 128.
     pub n: u32,
-    /// Answers of one request over all its prompts. Default 1024.
+    /// Answers of one request over all its prompts. Default 512, what the queue holds.
     pub choices: usize,
     /// Stop texts. Default 32. Each is compared at every token.
     pub stops: usize,
@@ -70,7 +70,7 @@ impl Default for Limits {
             drain: Duration::from_secs(30),
             keep_alive: Duration::from_secs(15),
             n: 128,
-            choices: 1024,
+            choices: 512,
             stops: 32,
             stop_bytes: 1024,
             stop_tokens: 256,

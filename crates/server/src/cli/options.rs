@@ -9,6 +9,7 @@ use metrale_gpu_runtime::Isa;
 use super::exit::{Exit, Failure};
 use super::machine::Machine;
 use super::parser::Values;
+use crate::api::limits::Limits;
 use crate::assembly::{LoadOptions, SamplingFlags};
 use crate::http::HttpConfig;
 
@@ -75,7 +76,14 @@ pub(super) fn http(values: &Values<'_>, name: &str) -> Result<HttpConfig, Failur
     if served_names.is_empty() {
         served_names.push(name.to_owned());
     }
+    let mut limits = Limits::default();
+    if let Some(queue) = values.count::<usize>("queue-len") {
+        // All answers of a request wait together: more than the queue holds would be told to try again for ever.
+        limits.choices = limits.choices.min(queue);
+        limits.n = limits.n.min(u32::try_from(queue).unwrap_or(u32::MAX));
+    }
     Ok(HttpConfig {
+        limits,
         served_names,
         api_keys: api_keys(values)?,
         allowed_hosts: values.texts("allowed-host"),
