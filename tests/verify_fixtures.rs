@@ -41,10 +41,10 @@ fn run(
     let mut setup = Setup::new(limits, verify::kv_blocks(&limits));
     change(&mut setup);
     let mut model = setup.load(checkpoint)?;
-    let bound = 8.0
-        * reference
-            .f64_diff
-            .ok_or("the reference has no f64 difference")?;
+    let rounding = reference
+        .f64_diff
+        .ok_or("the reference has no f64 difference")?;
+    let bound = 8.0 * rounding * verify::coarseness(model.plan());
     Ok(verify::verify(&mut model, reference, bound)?)
 }
 
@@ -65,6 +65,29 @@ fn every_exact_fixture_is_within_its_bound_along_every_schedule() {
             "{name}: the margins of the fixture are too small to compare"
         );
         assert!(report.passed(), "{name}: {report:#?}");
+    }
+}
+
+/// Quantized weights: activations have fifteen bits there, and the bound is that of such a rounding (with eight bits the
+/// difference would be 128 times as large, and beyond it). It still tells these weights from those they were made from.
+#[test]
+fn quantized_fixtures_are_within_the_bound_of_their_activations() {
+    for (name, original) in [("llama-gguf-q8_0", "llama"), ("qwen3-gguf-q4_0", "qwen3")] {
+        let (folder, reference) = open(name).unwrap();
+        let report = run(&folder, &reference, |_| ()).unwrap();
+        // How many greedy steps are clear of this bound is the fixture's affair: the logits of all tokens are what is held.
+        assert!(report.passed(), "{name}: {report:#?}");
+        let least = |report: &Report| {
+            let differences = report.schedules.iter().map(|s| s.max_diff);
+            differences.fold(f32::INFINITY, f32::min)
+        };
+        assert!(
+            128.0 * least(&report) > report.bound,
+            "{name}: the bound would let eight bits pass: {report:#?}"
+        );
+        let (_, other) = open(original).unwrap();
+        let crossed = run(&folder, &other, |_| ()).unwrap();
+        assert!(least(&crossed) > crossed.bound, "{name}: {crossed:#?}");
     }
 }
 

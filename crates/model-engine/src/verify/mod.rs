@@ -10,8 +10,8 @@ mod schedule;
 
 use std::time::Duration;
 
-use metrale_circuit::Instance;
-use metrale_core::{SampleRow, StepBlock, StepFull, StepLayout, StepLimits};
+use metrale_circuit::{Instance, Plan};
+use metrale_core::{Elem, SampleRow, StepBlock, StepFull, StepLayout, StepLimits};
 use metrale_gpu_runtime::{DeviceFault, Progress};
 
 pub use reference::{Reference, ReferenceError};
@@ -104,6 +104,15 @@ pub fn estimated_bound(instance: &Instance, reference: &Reference) -> f32 {
     let steps: u64 = matrices.map(|w| w.shape[1]).sum();
     let largest = reference.logits.iter().fold(0.0f32, |m, v| m.max(v.abs()));
     8.0 * (steps as f32).sqrt() * f32::EPSILON / 2.0 * largest
+}
+
+/// What the rounding of a plan's activations is in roundings of f32, which are what the difference that a reference records
+/// consists of: 1, or 512 where weights are quantized (format a16 is off by half of 1/16383 of a block's largest value,
+/// 2^-15; f32 by 2^-24).
+#[must_use]
+pub fn coarseness(plan: &Plan) -> f32 {
+    let quantized = plan.memory.spans.iter().any(|s| s.elem == Elem::A16);
+    if quantized { 512.0 } else { 1.0 }
 }
 
 /// KV blocks that a verification with these limits needs.

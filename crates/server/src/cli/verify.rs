@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use metrale_circuit::CircuitLibrary;
+use metrale_circuit::{CircuitLibrary, Plan};
 use metrale_core::Elem;
 use metrale_gpu_runtime::HostOptions;
 use metrale_model_engine::verify::{self, Reference, Report};
@@ -29,15 +29,7 @@ pub(super) fn verify(values: &Values<'_>, machine: &Machine) -> Result<(), Failu
     let stated = values.number("bound").map(|b| b as f32);
     let library = assembly::library().or_exit(Exit::Failed)?;
     let prepared = prepared(values, machine, &library)?;
-    let bound = stated
-        .or_else(|| reference.f64_diff.map(|d| d * ROUNDINGS))
-        .unwrap_or_else(|| {
-            machine
-                .console
-                .note("the reference does not record its rounding: the bound is an estimate");
-            verify::estimated_bound(&prepared.instance, &reference)
-        });
-    let report = run(values, machine, &library, prepared, &reference, bound)?;
+    let report = run(values, machine, &library, prepared, &reference, stated)?;
     machine.console.print(&text(&report))?;
     if report.passed() {
         Ok(())
@@ -52,7 +44,7 @@ fn run(
     library: &CircuitLibrary,
     prepared: Prepared,
     reference: &Reference,
-    bound: f32,
+    stated: Option<f32>,
 ) -> Result<Report, Failure> {
     let host = HostOptions {
         threads: values.count("threads").unwrap_or(0),
@@ -72,6 +64,7 @@ fn run(
     };
     let plan = device.planned(prepared.plan(library, &options));
     let plan = Arc::new(plan.or_exit(Exit::Checkpoint)?);
+    let bound = stated.unwrap_or_else(|| derived(&prepared, &plan, reference, machine));
     let total = prepared.checkpoint.store.as_ref().map(|s| s.total_bytes());
     machine.console.begin("weights", total, 0);
     let model = load(&prepared, plan, backend, |bytes| {
@@ -79,6 +72,25 @@ fn run(
     });
     machine.console.end();
     verify::verify(&mut model.or_exit(Exit::Checkpoint)?, reference, bound).or_exit(Exit::Failed)
+}
+
+/// The bound that follows from the reference and the plan.
+fn derived(prepared: &Prepared, plan: &Plan, reference: &Reference, machine: &Machine) -> f32 {
+    let exact = reference
+        .f64_diff
+        .map(|d| d * ROUNDINGS)
+        .unwrap_or_else(|| {
+            let what = "the reference does not record its rounding: the bound is an estimate";
+            machine.console.note(what);
+            verify::estimated_bound(&prepared.instance, reference)
+        });
+    let coarseness = verify::coarseness(plan);
+    if coarseness > 1.0 {
+        machine.console.note(&format!(
+            "activations before quantized weights have fifteen bits: the bound is {coarseness} times that of f32"
+        ));
+    }
+    exact * coarseness
 }
 
 fn text(report: &Report) -> String {
