@@ -4,9 +4,9 @@
 //   llama_bench MODEL.gguf BACKEND_DIR THREADS
 //
 // Requests, one per line of stdin; each answer is one line with seconds:
-//   decode TOKENS SEED          one sequence, a prompt of 16 tokens, then greedy; time from its first token to its last
-//   streams COUNT TOKENS SEED   so many sequences in one batch a step; prompts of 16 tokens included
-//   prefill TOKENS SEED         one prompt in one batch, up to its last row's logits
+//   decode TOKENS LENGTH SEED          one sequence after a prompt of LENGTH tokens, greedy; from its first token to its last
+//   streams COUNT TOKENS LENGTH SEED   so many sequences in one batch a step; the time of their prompts is included
+//   prefill TOKENS SEED                one prompt in one batch, up to its last row's logits
 // Everything is the library's default (KV in f16, flash attention as it chooses, weights repacked as it chooses).
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include <time.h>
 #include "llama.h"
 
-enum { PROMPT = 16, SEQUENCES = 8, CONTEXT = 1024 };
+enum { SEQUENCES = 8, CONTEXT = 2048 };
 
 static struct llama_context *ctx;
 static int vocabulary;
@@ -62,18 +62,19 @@ static llama_token best(int row) {
 }
 
 // Greedy tokens of `count` sequences; the seconds from the start, or from the first token if `decode_only`.
-static double generate(struct llama_batch *b, int count, int tokens, long seed, int decode_only) {
-    llama_token ids[PROMPT], last[SEQUENCES];
+static double generate(struct llama_batch *b, int count, int tokens, int length, long seed, int decode_only) {
+    static llama_token ids[CONTEXT];
+    llama_token last[SEQUENCES];
     double begun = now();
     for (int s = 0; s < count; s++) {
-        prompt(ids, PROMPT, seed + s);
-        for (int i = 0; i < PROMPT; i++) put(b, ids[i], i, s, i == PROMPT - 1);
+        prompt(ids, length, seed + s);
+        for (int i = 0; i < length; i++) put(b, ids[i], i, s, i == length - 1);
     }
     decode(b);
-    for (int s = 0; s < count; s++) last[s] = best(s * PROMPT + PROMPT - 1);
+    for (int s = 0; s < count; s++) last[s] = best(s * length + length - 1);
     if (decode_only) begun = now();
-    for (int t = 1; t < tokens; t++) {
-        for (int s = 0; s < count; s++) put(b, last[s], PROMPT + t - 1, s, 1);
+    for (int t = 0; t + 1 < tokens; t++) {
+        for (int s = 0; s < count; s++) put(b, last[s], length + t, s, 1);
         decode(b);
         for (int s = 0; s < count; s++) last[s] = best(s);
     }
@@ -111,14 +112,17 @@ int main(int argc, char **argv) {
 
     char line[128];
     while (fgets(line, sizeof line, stdin)) {
-        int count, tokens;
+        int count, tokens, length;
         long seed;
         double seconds;
         llama_memory_clear(llama_get_memory(ctx), true);
-        if (sscanf(line, "decode %d %ld", &tokens, &seed) == 2) seconds = generate(&b, 1, tokens, seed, 1);
-        else if (sscanf(line, "streams %d %d %ld", &count, &tokens, &seed) == 3 && count <= SEQUENCES)
-            seconds = generate(&b, count, tokens, seed, 0);
-        else if (sscanf(line, "prefill %d %ld", &tokens, &seed) == 2 && tokens <= CONTEXT) seconds = prefill(&b, tokens, seed);
+        if (sscanf(line, "decode %d %d %ld", &tokens, &length, &seed) == 3 && tokens + length <= CONTEXT)
+            seconds = generate(&b, 1, tokens, length, seed, 1);
+        else if (sscanf(line, "streams %d %d %d %ld", &count, &tokens, &length, &seed) == 4 && count <= SEQUENCES
+                 && count * length <= CONTEXT && tokens + length <= CONTEXT)
+            seconds = generate(&b, count, tokens, length, seed, 0);
+        else if (sscanf(line, "prefill %d %ld", &tokens, &seed) == 2 && tokens <= CONTEXT)
+            seconds = prefill(&b, tokens, seed);
         else return 7;
         printf("%.9f\n", seconds);
         fflush(stdout);

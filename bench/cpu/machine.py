@@ -60,3 +60,12 @@ class Others:
     def share(self):
         elapsed = max(time.monotonic() - self.begun, 1e-3)
         return max(0.0, busy_seconds() - self.ours() - self.before) / elapsed / CORES
+
+
+def wait_for_quiet(share):
+    """Waits until others take at most `share` of the machine, for a minute at most."""
+    for _ in range(60):
+        others = Others([])
+        time.sleep(1)
+        if others.share() <= share:
+            return

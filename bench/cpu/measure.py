@@ -5,20 +5,23 @@
     python3 bench/cpu/measure.py                       # target/release/met serving the default recipe
     python3 bench/cpu/measure.py --peer LLAMA_BUILD    # and llama.cpp, in alternating pairs
 
-Each number is the median of at least five runs after one warm-up. A run during which others took more than --quiet of
-the machine is done again, at most three times; the raw rows show the share for every run that was kept.
+Each number is the median of at least five runs after one warm-up; with llama.cpp, of pairs that run one after the other.
+A run or pair during which others took more than --quiet of the machine is done again, up to ten times; the raw rows
+show that share for every run that was kept.
 """
 
 import argparse
 import os
 import statistics
 
-from machine import CORES, Others, sheet
+from machine import CORES, Others, sheet, wait_for_quiet
 from peer import Peer
 from served import Served
 
 MEGA = 1e6
 STREAMS, TOKENS, PREFILL = 8, 128, 512
+SHORT, LONG = 16, 1024  # tokens of a prompt
+TRIES = 10
 
 
 class Table:
@@ -27,25 +30,29 @@ class Table:
     def __init__(self, runs, quiet):
         self.runs, self.quiet, self.raw = runs, quiet, []
 
-    def measure(self, name, unit, pids, run):
-        """Median of `runs` values of `run(i)` after a warm-up (i = 0)."""
-        run(0)
-        return self.keep(name, unit, [self.once(pids, run, i + 1) for i in range(self.runs)])
-
-    def once(self, pids, run, i):
-        """The value of one run, and the share of the machine that others took."""
-        for attempt in range(4):
-            others = Others(pids())
-            value = run(i + 1000 * attempt)
-            share = others.share()
-            if share <= self.quiet:
-                break
-        return value, share
+    def rounds(self, sides):
+        """`runs` rounds after a warm-up. A side is (process ids, run); a round runs each side once, one after the
+        other, and is done again if others disturbed one of them. Per round: per side, (value, share of others)."""
+        seed, rounds = 1, []
+        for _, run in sides:
+            run(0)
+        while len(rounds) < self.runs:
+            for _ in range(TRIES):
+                row = []
+                for pids, run in sides:
+                    others = Others(pids)
+                    row.append((run(seed), others.share()))
+                seed += 1
+                if max(share for _, share in row) <= self.quiet:
+                    break
+                wait_for_quiet(self.quiet)
+            rounds.append(row)
+        return rounds
 
     def keep(self, name, unit, rows):
-        values = [value for value, _ in rows]
+        """Notes raw rows of (value, share); gives the median value."""
         self.raw.append((name, unit, rows))
-        return statistics.median(values)
+        return statistics.median(value for value, _ in rows)
 
     def print_raw(self):
         print("\n| raw rows | unit | values, each with the share of the machine that others took |\n|---|---|---|")
@@ -62,10 +69,9 @@ def start(table, met, model, arguments):
         served.end()
         return served.listening, first
 
-    run(0)
-    rows = [table.once(list, run, i) for i in range(table.runs)]
+    rounds = [row[0] for row in table.rounds([([], run)])]
     return [
-        table.keep(name, "s", [(value[i], share) for value, share in rows])
+        table.keep(name, "s", [(both[i], share) for both, share in rounds])
         for i, name in enumerate(["listening", "first token"])
     ]
 
@@ -73,21 +79,20 @@ def start(table, met, model, arguments):
 def speeds(table, served, peer):
     """Decode, concurrent streams and prefill: (name, ours, peer's, median of the ratios of the pairs)."""
     work = [
-        ("decode, 1 stream", lambda side, i: side.decode(TOKENS, 10 * i)),
-        (f"decode, {STREAMS} streams together", lambda side, i: side.streams(STREAMS, TOKENS, 100 * i + 7)),
+        ("decode, 1 stream", lambda side, i: side.decode(TOKENS, SHORT, 10 * i)),
+        (f"decode, 1 stream, after {LONG} tokens", lambda side, i: side.decode(TOKENS, LONG, 10 * i + 1)),
+        (f"decode, {STREAMS} streams together", lambda side, i: side.streams(STREAMS, TOKENS, SHORT, 100 * i + 7)),
         (f"prefill, {PREFILL} tokens", lambda side, i: side.prefill(PREFILL, 10 * i + 3)),
     ]
     for name, run in work:
-        pids = lambda: [served.process.pid] + ([peer.process.pid] if peer else [])
+        sides = [([side.process.pid], lambda i, side=side: run(side, i)) for side in (served, peer) if side]
+        columns = list(zip(*table.rounds(sides)))
+        ours = table.keep(name, "tokens/s", columns[0])
         if not peer:
-            yield name, table.measure(name, "tokens/s", pids, lambda i: run(served, i)), None, None
+            yield name, ours, None, None
             continue
-        run(served, 0), run(peer, 0)
-        pairs = [(table.once(pids, lambda i: run(served, i), i), table.once(pids, lambda i: run(peer, i), i))
-                 for i in range(1, table.runs + 1)]
-        ours = table.keep(name, "tokens/s", [a for a, _ in pairs])
-        theirs = table.keep(f"{name}, llama.cpp", "tokens/s", [b for _, b in pairs])
-        yield name, ours, theirs, statistics.median(a[0] / b[0] for a, b in pairs)
+        theirs = table.keep(f"{name}, llama.cpp", "tokens/s", columns[1])
+        yield name, ours, theirs, statistics.median(a[0] / b[0] for a, b in zip(*columns))
 
 
 def main():
@@ -132,8 +137,8 @@ def main():
     print(f"\n| tokens/s | met{beside}\n|---|---|{'---|---|' if peer else ''}")
     for name, ours, theirs, ratio in rows:
         print(f"| {name} | {ours:.1f} |" + (f" {theirs:.1f} | {ratio:.2f} |" if peer else ""))
-    print(f"\n{STREAMS} streams together are {rows[1][1] / rows[0][1]:.2f} times one stream"
-          + (f"; llama.cpp's {rows[1][2] / rows[0][2]:.2f} times." if peer else "."))
+    print(f"\n{STREAMS} streams together are {rows[2][1] / rows[0][1]:.2f} times one stream"
+          + (f"; llama.cpp's {rows[2][2] / rows[0][2]:.2f} times." if peer else "."))
     table.print_raw()
 
 

@@ -48,11 +48,11 @@ class Peer:
             raise SystemExit(f"llama_bench ended: {self.messages.read()}")
         return float(answer)
 
-    def decode(self, tokens, seed):
-        return (tokens - 1) / self.ask(f"decode {tokens} {seed}")
+    def decode(self, tokens, length, seed):
+        return (tokens - 1) / self.ask(f"decode {tokens} {length} {seed}")
 
-    def streams(self, count, tokens, seed):
-        return count * tokens / self.ask(f"streams {count} {tokens} {seed}")
+    def streams(self, count, tokens, length, seed):
+        return count * tokens / self.ask(f"streams {count} {tokens} {length} {seed}")
 
     def prefill(self, length, seed):
         return length / self.ask(f"prefill {length} {seed}")

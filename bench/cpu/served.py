@@ -104,15 +104,15 @@ class Served:
             raise SystemExit(f"{counted} tokens came, {tokens} were asked for")
         return times[0], times[-1]
 
-    def decode(self, tokens, seed):
-        """Tokens per second of one stream, after its first token."""
-        first, last = self.complete(prompt(16, seed), tokens)
+    def decode(self, tokens, length, seed):
+        """Tokens per second of one stream after its first token; a prompt of `length` tokens."""
+        first, last = self.complete(prompt(length, seed), tokens)
         return (tokens - 1) / (last - first)
 
-    def streams(self, count, tokens, seed):
-        """Tokens per second of `count` streams together, prompts of 16 tokens included."""
+    def streams(self, count, tokens, length, seed):
+        """Tokens per second of `count` streams together; prompts of `length` tokens, whose time is included."""
         seeds = range(seed, seed + count)
-        threads = [threading.Thread(target=self.complete, args=(prompt(16, s), tokens)) for s in seeds]
+        threads = [threading.Thread(target=self.complete, args=(prompt(length, s), tokens)) for s in seeds]
         begun = time.monotonic()
         for thread in threads:
             thread.start()
