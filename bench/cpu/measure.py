@@ -3,7 +3,7 @@
 """The numbers of `met` on class cpu: start, memory, size, decode, concurrency, prefill; beside llama.cpp if it is there.
 
     python3 bench/cpu/measure.py                       # target/release/met serving the default recipe
-    python3 bench/cpu/measure.py --peer LLAMA_BUILD    # and llama.cpp, in alternating pairs
+    python3 bench/cpu/measure.py --model FILE.gguf --peer LLAMA_BUILD    # and llama.cpp, in alternating pairs
 
 Each number is the median of at least five runs after one warm-up; with llama.cpp, of pairs that run one after the other.
 A run or pair during which others took more than --quiet of the machine is done again, up to ten times; the raw rows
@@ -110,13 +110,15 @@ def main():
     met, model = os.path.abspath(arguments.met), arguments.model
     flags = ["--kv-cache-bytes", str(arguments.kv_cache_bytes), "--threads", str(arguments.threads)]
     table = Table(arguments.runs, arguments.quiet)
+    peer_model = arguments.peer_model or model
+    if arguments.peer and not os.path.isfile(peer_model):
+        parser.error(f"--peer needs the weights as a file: {peer_model} is none; give --peer-model GGUF")
 
     # The start is that of `met serve` as anyone types it, with the pool that it chooses.
     listening, first = start(table, met, model, flags[2:])
     served = Served(met, model, flags)
     served.first_token()
     resident, planned, config = served.resident(), served.planned(), served.settings()
-    peer_model = arguments.peer_model or model
     peer = Peer(arguments.peer, peer_model, arguments.threads, arguments.peer_variant) if arguments.peer else None
     rows = list(speeds(table, served, peer))
     served.end()
