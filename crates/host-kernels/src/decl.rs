@@ -142,3 +142,13 @@ pub(crate) const PACK: &[ArgDecl] = &[
     u("dst_row"),
     u("dst_rows_total"),
 ];
+pub(crate) const FILL: &[ArgDecl] = &[
+    w("dst"),
+    u("count"),
+    u("first"),
+    u("seed"),
+    f("mean"),
+    f("scale"),
+];
+pub(crate) const READ: &[ArgDecl] = &[r("src"), w("out"), u("quads")];
+pub(crate) const PEAK: &[ArgDecl] = &[w("out"), u("rounds"), u("cells")];

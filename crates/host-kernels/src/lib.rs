@@ -19,6 +19,7 @@
 //! | `linear` | linear |
 //! | `embed`, `pack`, `formats`, [`layout`] | embed, pack, and the packed layout |
 //! | `sample` | sample |
+//! | `fill`, `gauge` | fill (weights of a model without any); read and peak (what the machine can do) |
 //!
 //! # Measured
 //! On an AMD EPYC of family 26 (Zen 5), 2 virtual cores at 2.6 GHz, AVX2 path, builds held off for the team's figures:
@@ -38,7 +39,9 @@ mod attention;
 mod decl;
 mod elementwise;
 mod embed;
+mod fill;
 mod formats;
+mod gauge;
 mod isa;
 mod kv;
 mod lanes;
@@ -62,7 +65,7 @@ pub use scratch::Scratch;
 
 /// Every point of class cpu.
 pub fn points() -> impl Iterator<Item = &'static HostPoint> {
-    static SINGLE: [&HostPoint; 20] = [
+    static SINGLE: [&HostPoint; 22] = [
         &kv::TABLES,
         &rope::ROPE_ANGLES,
         &rope::ROPE,
@@ -83,6 +86,8 @@ pub fn points() -> impl Iterator<Item = &'static HostPoint> {
         &attention::ATTENTION_BF16,
         &attention::ATTENTION_F16,
         &sample::SAMPLE,
+        &gauge::READ,
+        &gauge::PEAK,
     ];
     SINGLE
         .into_iter()
@@ -90,6 +95,7 @@ pub fn points() -> impl Iterator<Item = &'static HostPoint> {
         .chain(&linear::PLAIN_POINTS)
         .chain(&linear::A16_POINTS)
         .chain(&pack::POINTS)
+        .chain(&fill::POINTS)
 }
 
 /// A point by its id.

@@ -105,6 +105,8 @@ pub struct WeightPart {
     pub format: Elem,
     /// The pack point that reads that format.
     pub pack: PointId,
+    /// The fill point that makes values of that format where there is no file; `None` if the class has none.
+    pub fill: Option<PointId>,
     /// Its rows.
     pub rows: u64,
     /// Where they begin in the slot.

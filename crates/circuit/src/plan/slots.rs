@@ -34,6 +34,7 @@ impl Realizer<'_> {
                 key,
                 format,
                 pack,
+                fill: self.fill_of(format),
                 rows: weight.shape[0],
                 row_offset: rows,
             });
@@ -86,5 +87,12 @@ impl Realizer<'_> {
             packs: packs.into_iter().map(ToString::to_string).collect(),
         })?;
         Ok((format, pack))
+    }
+
+    /// The point that makes values of a disk format.
+    fn fill_of(&self, format: Elem) -> Option<PointId> {
+        let id = PointId::new("fill", format.name());
+        let has = self.job.class.points.iter().any(|p| p.id == id);
+        has.then_some(id)
     }
 }

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `read` and `peak`: launches that measure what the machine can do, so that a benchmark can say what share of it a model
+//! reaches. They compute something that can be checked, so that nothing of them can be left out.
+//!
+//! *Spec* of `read`: `out[i]` is the exclusive or of the u32 words of the i-th 65,536 bytes of `src`. *Spec* of `peak`:
+//! `out[i]` is the sum, in 32 bits that wrap, over `round < rounds` of the 512 products `a * b` of 16-bit integers with
+//! `a = (lane + i) mod 128` and `b = round mod 128`, `lane` from 0 to 511.
+
+use crate::args::{Grid, RowShape};
+use crate::decl;
+use crate::isa::on_isa;
+use crate::point::{HostPoint, Need, positive};
+
+/// Words of a chunk of `read`.
+const CHUNK: usize = 16 * 1024;
+/// Products of one round of `peak`.
+const LANES: usize = 512;
+
+pub(crate) static READ: HostPoint = HostPoint {
+    id: "read/xor",
+    args: decl::READ,
+    needs: |a| {
+        let quads = a.u32(2);
+        positive(&[("quads", quads)])?;
+        Ok(vec![
+            Need::Bytes {
+                bytes: quads as u64 * 16,
+            },
+            Need::Bytes {
+                bytes: (quads * 4).div_ceil(CHUNK) as u64 * 4,
+            },
+        ])
+    },
+    grid: |a, _| Grid::rows((a.u32(2) * 4).div_ceil(CHUNK) as u32, 8),
+    run: |tile, _, _| {
+        let args = tile.args();
+        let src = &tile.input::<u32>(0)[..args.u32(2) * 4];
+        let mut out = tile.output::<u32>(1, RowShape::whole(1));
+        for r in tile.rows() {
+            let words = &src[r * CHUNK..src.len().min((r + 1) * CHUNK)];
+            out.row(r)[0] = on_isa!(args.isa, xor, (words: &[u32] = words) -> u32);
+        }
+        Ok(())
+    },
+};
+
+pub(crate) static PEAK: HostPoint = HostPoint {
+    id: "peak/i16",
+    args: decl::PEAK,
+    needs: |a| {
+        positive(&[("rounds", a.u32(1)), ("cells", a.u32(2))])?;
+        Ok(vec![Need::Bytes {
+            bytes: a.u32(2) as u64 * 4,
+        }])
+    },
+    grid: |a, _| Grid::rows(a.u32(2) as u32, 1),
+    run: |tile, _, _| {
+        let args = tile.args();
+        let rounds = args.u32(1) as u32;
+        let mut out = tile.output::<u32>(0, RowShape::whole(1));
+        for r in tile.rows() {
+            let a: [i16; LANES] = std::array::from_fn(|lane| ((lane + r) % 128) as i16);
+            #[cfg(target_arch = "x86_64")]
+            if args.isa.has_avx2() {
+                // SAFETY: `Isa` says AVX2 only after the processor said it.
+                out.row(r)[0] = unsafe { products_avx2(&a, rounds) };
+                continue;
+            }
+            out.row(r)[0] = products(&a, rounds);
+        }
+        Ok(())
+    },
+};
+
+#[inline(always)]
+fn xor(words: &[u32]) -> u32 {
+    let mut lanes = [0u32; 64];
+    let whole = words.chunks_exact(64);
+    let rest = whole.remainder().iter().fold(0, |x, w| x ^ w);
+    for chunk in whole {
+        for (lane, word) in lanes.iter_mut().zip(chunk) {
+            *lane ^= word;
+        }
+    }
+    lanes.iter().fold(rest, |x, lane| x ^ lane)
+}
+
+fn products(a: &[i16; LANES], rounds: u32) -> u32 {
+    let mut sum = 0u32;
+    for round in 0..rounds {
+        let b = (round % 128) as i32;
+        for a in a {
+            sum = sum.wrapping_add((i32::from(*a) * b) as u32);
+        }
+    }
+    sum
+}
+
+/// Eight chains of `vpmaddwd`, four operands kept in registers: what the integer linear kernels do at best.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn products_avx2(a: &[i16; LANES], rounds: u32) -> u32 {
+    use std::arch::x86_64::*;
+    let mut sums = [_mm256_setzero_si256(); 8];
+    // SAFETY: 32 vectors of 16 values each lie in the 512.
+    let a: [__m256i; 32] =
+        std::array::from_fn(|i| unsafe { _mm256_loadu_si256(a.as_ptr().add(i * 16).cast()) });
+    for round in 0..rounds {
+        let b = _mm256_set1_epi16((round % 128) as i16);
+        for (i, a) in a.iter().enumerate() {
+            sums[i % 8] = _mm256_add_epi32(sums[i % 8], _mm256_madd_epi16(*a, b));
+        }
+    }
+    let mut words = [0u32; 8];
+    let mut total = 0u32;
+    for sum in sums {
+        // SAFETY: eight words of room.
+        unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), sum) };
+        total = words.iter().fold(total, |t, w| t.wrapping_add(*w));
+    }
+    total
+}
