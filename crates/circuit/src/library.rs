@@ -238,7 +238,7 @@ impl CircuitLibrary {
     /// number of blocks.
     #[must_use]
     pub fn packed_bytes(&self, class: &str, format: Elem, n: u64, k: u64) -> Option<u64> {
-        self.classes.get(class)?.packed_bytes(format, n, k)
+        self.classes.get(class)?.packed_bytes(None, format, n, k)
     }
 
     /// Every point of a class with its row range: what a backend of the class must resolve.

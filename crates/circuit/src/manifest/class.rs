@@ -36,6 +36,8 @@ pub(crate) struct PointsFile {
     #[serde(default)]
     pub(crate) formats: BTreeMap<String, FormatFile>,
     #[serde(default)]
+    pub(crate) layouts: BTreeMap<String, LayoutFile>,
+    #[serde(default)]
     pub(crate) vectors: BTreeMap<String, String>,
     #[serde(default)]
     pub(crate) point: Vec<PointFile>,
@@ -50,6 +52,19 @@ pub(crate) struct FormatFile {
     pub(crate) packed: Expr,
 }
 
+/// A second layout of a format, for the points that name it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LayoutFile {
+    /// The format on disk.
+    #[serde(deserialize_with = "super::elem")]
+    pub(crate) elem: Elem,
+    /// The pack point.
+    pub(crate) pack: String,
+    /// Bytes of a packed `[n, k]` tensor.
+    pub(crate) packed: Expr,
+}
+
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PointFile {
@@ -58,8 +73,16 @@ pub(crate) struct PointFile {
     /// Formats of arguments, by name. What is not named is not constrained.
     #[serde(default, deserialize_with = "super::elems")]
     pub(crate) elems: BTreeMap<String, Elem>,
+    /// Layouts of its matrices, by argument; the format's own unless stated.
+    #[serde(default)]
+    pub(crate) layouts: BTreeMap<String, String>,
+    /// Shapes that it takes: a condition over the u32 arguments of its family; all unless stated.
+    pub(crate) when: Option<Expr>,
     /// Row counts `[min, max]` it is chosen for; all unless stated.
     pub(crate) rows: Option<[u32; 2]>,
+    /// Bytes of scratch buffers, by argument: over the u32 arguments and the plan's limits.
+    #[serde(default)]
+    pub(crate) scratch: BTreeMap<String, Expr>,
     /// The arithmetic peak (in DEVICES.toml) that bounds it.
     #[serde(default = "f32_peak")]
     pub(crate) peak: String,
@@ -99,5 +122,8 @@ pub(crate) struct FusionFile {
     /// `0.y`: edges that nobody else reads and that disappear.
     #[serde(default)]
     pub(crate) internal: Vec<String>,
+    /// Arguments of the family that take another operand than the one of their name.
+    #[serde(default)]
+    pub(crate) bind: BTreeMap<String, String>,
     pub(crate) numerics: Numerics,
 }

@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use metrale_core::{Access, Arg, KV_BLOCK, SpanId, Unit};
+use metrale_core::{Access, Arg, KV_BLOCK, RowRange, SpanId, Unit};
 
 use super::PlanError;
 use super::cost::Cost;
 use super::lower::{LoweredOp, Run};
 use super::realize::Realizer;
+use super::shapes::{Part, number};
 use crate::expr::{Expr, Value};
 use crate::instance::{Attr, EdgeId};
 use crate::manifest::families::{ArgSig, FamilyFile};
@@ -16,9 +17,11 @@ use crate::manifest::families::{ArgSig, FamilyFile};
 /// What becomes one group.
 pub(super) struct Launch<'a> {
     pub(super) family: &'a str,
-    pub(super) points: &'a [usize],
+    pub(super) points: &'a [(RowRange, usize)],
     pub(super) parts: &'a [(&'a LoweredOp, &'a Run)],
     pub(super) internal: &'a [EdgeId],
+    /// Edges of arguments that take another operand than the one of their name.
+    pub(super) bind: &'a BTreeMap<String, EdgeId>,
     pub(super) suffix: Option<usize>,
 }
 
@@ -27,16 +30,27 @@ impl Launch<'_> {
         self.parts.iter().find_map(|(o, _)| o.op.attr(name))
     }
 
+    pub(super) fn ops(&self) -> Vec<Part<'_>> {
+        self.parts.iter().map(|(o, run)| (&o.op, *run)).collect()
+    }
+
+    /// The name of its first op.
+    fn name(&self) -> &str {
+        self.parts.first().map_or("", |(o, _)| o.op.name.as_str())
+    }
+
     pub(super) fn fault(&self, what: &str) -> PlanError {
-        let op = self.parts.first().map_or("", |(o, _)| o.op.name.as_str());
         PlanError::Library {
-            what: format!("kernel family {}, op {op}: {what}", self.family),
+            what: format!("kernel family {}, op {}: {what}", self.family, self.name()),
         }
     }
 }
 
 impl Realizer<'_> {
     pub(super) fn buffer(&mut self, launch: &Launch<'_>, name: &str) -> Result<SpanId, PlanError> {
+        if let Some(edge) = launch.bind.get(name) {
+            return self.edge(*edge);
+        }
         for (op, run) in launch.parts {
             let edges = run
                 .edges
@@ -46,7 +60,10 @@ impl Realizer<'_> {
                 return self.edge(*edge);
             }
             if let Some((_, ids)) = run.weights.iter().find(|(n, _)| n == name) {
-                return self.slot(ids);
+                let class = self.job.class;
+                let first = launch.points.first().map(|(_, p)| &class.points[*p]);
+                let layout = first.and_then(|p| p.layouts.get(name));
+                return self.slot(ids, layout.map(String::as_str));
             }
             if let Some((_, id)) = op.op.states.iter().find(|(n, _)| n == name) {
                 return Ok(self.state_spans[*id as usize]);
@@ -54,6 +71,9 @@ impl Realizer<'_> {
             if let Some((_, id)) = op.op.consts.iter().find(|(n, _)| n == name) {
                 return Ok(self.constant_spans[*id as usize]);
             }
+        }
+        if let Some(span) = self.scratch(launch, name)? {
+            return Ok(span);
         }
         // What the signature allows to be absent is absent.
         let signatures = launch
@@ -70,42 +90,10 @@ impl Realizer<'_> {
     }
 
     pub(super) fn number(&self, launch: &Launch<'_>, name: &str) -> Result<u32, PlanError> {
-        if let Some(Attr::U32(v)) = launch.attr(name) {
-            return Ok(v);
-        }
-        let (op, run) = launch.parts[launch.parts.len() - 1];
-        let edge_cols = |n: &str| {
-            let edge = run.edges.iter().find(|(e, _)| e == n);
-            edge.map(|(_, e)| self.lowered.edges[e.0 as usize].cols)
-        };
-        let value = match name {
-            "blocks_per_slot" => Some(u64::from(self.job.request.limits.blocks_per_slot)),
-            "rows_unit" => {
-                let edge = run
-                    .edges
-                    .first()
-                    .map(|(_, e)| &self.lowered.edges[e.0 as usize]);
-                edge.map(|e| u64::from(e.rows == Unit::LogitsRow))
-            }
-            "n" => {
-                let weights = run.weights.iter().find(|(n, _)| n == "w");
-                weights.map(|(_, ids)| {
-                    ids.iter()
-                        .map(|id| self.job.instance.weights[*id as usize].shape[0])
-                        .sum()
-                })
-            }
-            "y_col" => Some(run.column),
-            "y_ld" => edge_cols("y"),
-            _ => name.strip_prefix("has_").map(|operand| {
-                let bound = run.edges.iter().any(|(n, _)| n == operand)
-                    || run.weights.iter().any(|(n, _)| n == operand);
-                u64::from(bound)
-            }),
-        };
+        let value = number(self.job, &self.lowered.edges, &launch.ops(), name);
         let value = value.ok_or_else(|| launch.fault(&format!("no value for u32 {name}")))?;
         u32::try_from(value).map_err(|_| PlanError::TooLarge {
-            what: format!("{name} of {}", op.op.name),
+            what: format!("{name} of {}", launch.name()),
         })
     }
 

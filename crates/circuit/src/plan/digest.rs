@@ -8,6 +8,8 @@
 
 use std::fmt;
 
+use metrale_core::RowRange;
+
 use super::Job;
 use super::fuse::Fused;
 use super::lower::{Lowered, LoweredOp, Run};
@@ -110,8 +112,8 @@ impl Hasher<'_> {
         self.bytes(value.as_bytes());
     }
 
-    fn spec(&mut self, point: Option<&usize>) {
-        let Some(point) = point.map(|p| &self.job.class.points[*p]) else {
+    fn spec(&mut self, point: Option<&(RowRange, usize)>) {
+        let Some(point) = point.map(|(_, p)| &self.job.class.points[*p]) else {
             return;
         };
         let family = self.job.library.kernel_families.get(point.id.family());

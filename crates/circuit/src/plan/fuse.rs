@@ -3,12 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use metrale_core::Elem;
+use metrale_core::{Elem, RowRange};
 
+use super::Job;
 use super::lower::{Lowered, LoweredOp};
-use crate::class::{Class, Fusion};
+use super::shapes::{Part, fixed_elem, value};
+use crate::class::Fusion;
 use crate::instance::{EdgeId, Use};
 use crate::manifest::class::Numerics;
+use crate::manifest::families::ArgSig;
 
 /// One launch group to be: ops `first..first + count` of the lowered program.
 pub(super) struct Fused {
@@ -20,19 +23,22 @@ pub(super) struct Fused {
 
 pub(super) struct Joined {
     pub(super) family: String,
-    pub(super) points: Vec<usize>,
+    pub(super) points: Vec<(RowRange, usize)>,
     pub(super) numerics: Numerics,
     pub(super) internal: Vec<EdgeId>,
+    /// Edges of arguments that take another operand than the one of their name.
+    pub(super) bind: BTreeMap<String, EdgeId>,
 }
 
-pub(super) fn fuse(class: &Class, lowered: &Lowered, enabled: bool) -> Vec<Fused> {
+pub(super) fn fuse(job: Job<'_>, lowered: &Lowered) -> Vec<Fused> {
     let readers = readers(lowered);
     let mut out = Vec::new();
     let mut at = 0;
     while at < lowered.ops.len() {
-        let found = class.fusions.iter().filter(|_| enabled).find_map(|f| {
+        let fusions = job.class.fusions.iter().filter(|_| job.request.fuse);
+        let found = fusions.into_iter().find_map(|f| {
             let ops = lowered.ops.get(at..at + f.ops.len())?;
-            join(class, f, ops, lowered, &readers).map(|joined| (f.ops.len(), joined))
+            join(job, f, ops, lowered, &readers).map(|joined| (f.ops.len(), joined))
         });
         let (count, joined) = match found {
             Some((count, joined)) => (count, Some(joined)),
@@ -69,7 +75,7 @@ fn readers(lowered: &Lowered) -> BTreeMap<EdgeId, usize> {
 }
 
 fn join(
-    class: &Class,
+    job: Job<'_>,
     fusion: &Fusion,
     ops: &[LoweredOp],
     lowered: &Lowered,
@@ -104,25 +110,78 @@ fn join(
     if internal.iter().any(|e| readers.get(e) != Some(&1)) {
         return None;
     }
-    let elem_of = |arg: &str| -> Option<Elem> {
-        let mut edges = ops
-            .iter()
-            .flat_map(|o| o.runs.iter())
-            .flat_map(|r| &r.edges);
-        let found = edges.find(|(n, e)| n == arg && !internal.contains(e));
-        found.map(|(_, e)| lowered.edges[e.0 as usize].elem)
-    };
-    let points: Vec<usize> = class
-        .matching(&fusion.family, elem_of)
-        .filter_map(|p| class.points.iter().position(|q| std::ptr::eq(p, q)))
+    let bind: BTreeMap<String, EdgeId> = fusion
+        .bind
+        .iter()
+        .map(|(arg, place)| Some((arg.clone(), edge(place)?)))
+        .collect::<Option<_>>()?;
+    let parts: Vec<Part<'_>> = ops
+        .iter()
+        .filter_map(|o| Some((&o.op, o.runs.first()?)))
         .collect();
-    if points.is_empty() {
+    if !takes_everything(job, fusion, &parts, &internal, &bind) {
         return None;
     }
+    let elem_of = |arg: &str| -> Option<Elem> {
+        let of_edge = |e: &EdgeId| lowered.edges[e.0 as usize].elem;
+        if let Some(edge) = bind.get(arg) {
+            return Some(of_edge(edge));
+        }
+        let mut edges = parts.iter().flat_map(|(_, r)| &r.edges);
+        if let Some((_, e)) = edges.find(|(n, e)| n == arg && !internal.contains(e)) {
+            return Some(of_edge(e));
+        }
+        parts.iter().find_map(|(op, run)| {
+            let edge = op.edges.iter().any(|o| o.name == arg);
+            fixed_elem(job, &lowered.edges, op, run.format, arg).filter(|_| !edge)
+        })
+    };
+    let names = |name: &str| value(job, &lowered.edges, &parts, false, name);
+    let mut candidates: Vec<usize> = job
+        .class
+        .matching(&fusion.family, elem_of, &names)
+        .filter(|p| {
+            let point = &job.class.points[*p];
+            let suits = |run| lowered.layouts.suits(job, run, point, true);
+            parts.iter().all(|(_, run)| suits(run))
+        })
+        .collect();
+    candidates.sort_by_key(|p| (job.class.points[*p].depth, *p));
+    let points = job.class.cover(&candidates)?;
     Some(Joined {
         family: fusion.family.clone(),
         points,
         numerics: fusion.numerics,
         internal,
+        bind,
     })
+}
+
+/// Whether the family has an argument for all that the ops bind: a bias that it does not know must not be lost.
+fn takes_everything(
+    job: Job<'_>,
+    fusion: &Fusion,
+    parts: &[Part<'_>],
+    internal: &[EdgeId],
+    bind: &BTreeMap<String, EdgeId>,
+) -> bool {
+    let Some(family) = job.library.kernel_families.get(&fusion.family) else {
+        return false;
+    };
+    let arg = |name: &str| {
+        let buffer = |a: &ArgSig| matches!(a, ArgSig::Buf { .. }) && a.name() == name;
+        family.args.iter().any(buffer)
+    };
+    let edges = || parts.iter().flat_map(|(_, run)| &run.edges);
+    let taken: Vec<EdgeId> = edges()
+        .filter(|(name, _)| arg(name) && !bind.contains_key(name))
+        .map(|(_, e)| *e)
+        .chain(bind.values().copied())
+        .collect();
+    let operands = parts.iter().flat_map(|(op, run)| {
+        let states = op.states.iter().chain(&op.consts).map(|(n, _)| n);
+        run.weights.iter().map(|(n, _)| n).chain(states)
+    });
+    edges().all(|(_, e)| internal.contains(e) || taken.contains(e))
+        && operands.into_iter().all(|name| arg(name))
 }

@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Lowering: a point for every op, and the conversions that points ask for.
 //!
-//! A `linear` over several weights becomes one run per stretch of equal formats. A point may want an input edge in another
-//! format: the conversion op is inserted once per edge and format and shared by all consumers, until the edge is rewritten
-//! in place.
+//! A `linear` over several weights becomes one run per stretch of equal formats. A class's own points are taken before
+//! those that it inherits, then those that convert least, then those that stand first. A point may want an input edge in
+//! another format: the conversion op is inserted once per edge and format and shared by all consumers, until the edge is
+//! rewritten in place.
 
 use std::collections::BTreeMap;
 
-use metrale_core::Elem;
+use metrale_core::{Elem, RowRange};
 
+use super::layouts::Layouts;
+use super::shapes::{fixed_elem, value};
 use super::{Job, PlanError};
-use crate::instance::{Attr, Edge, EdgeId, Op, OpId, Operand, State, Use};
+use crate::instance::{Attr, Edge, EdgeId, Op, OpId, Operand, Use};
 use crate::library::CircuitLibrary;
 
 /// The lowered program: ops with points, conversions among them.
 pub(super) struct Lowered {
     pub(super) ops: Vec<LoweredOp>,
     pub(super) edges: Vec<Edge>,
+    pub(super) layouts: Layouts,
 }
 
 pub(super) struct LoweredOp {
@@ -33,8 +37,8 @@ pub(super) struct Run {
     pub(super) weights: Vec<(String, Vec<u32>)>,
     /// Format of the run's matrices.
     pub(super) format: Option<Elem>,
-    /// Indices into the class's points, ascending by rows.
-    pub(super) points: Vec<usize>,
+    /// Indices into the class's points by row range, ascending.
+    pub(super) points: Vec<(RowRange, usize)>,
     /// Inputs, with conversions applied.
     pub(super) edges: Vec<(String, EdgeId)>,
     /// First column of the output that it writes.
@@ -47,9 +51,16 @@ pub(super) fn lower(job: Job<'_>) -> Result<Lowered, PlanError> {
         out: Lowered {
             ops: Vec::new(),
             edges: job.instance.edges.clone(),
+            layouts: Layouts::default(),
         },
         converted: BTreeMap::new(),
     };
+    for op in job.instance.ops() {
+        for run in l.stretches(op)? {
+            let candidates = l.candidates(op, &run);
+            l.out.layouts.reader(job, &run, &candidates);
+        }
+    }
     for (i, op) in job.instance.ops().iter().enumerate() {
         l.op(op, OpId(i as u32))?;
     }
@@ -154,25 +165,20 @@ impl Lowering<'_> {
         Ok(format)
     }
 
-    /// Points for a run, and its edges with the conversions that they want.
-    fn choose(&mut self, op: &Op, run: &mut Run) -> Result<(), PlanError> {
-        let format = run.format;
-        let library = self.job.library;
-        let fixed = |arg: &str| self.fixed_elem(op, format, arg);
-        let class = self.job.class;
-        let candidates: Vec<usize> = class
-            .matching(&op.op, fixed)
-            .filter_map(|p| class.points.iter().position(|q| std::ptr::eq(p, q)))
-            .collect();
-        let inputs: Vec<&Operand> = op.edges.iter().filter(|o| o.used == Use::In).collect();
-        // Fewest conversions first; among equals the manifest's order.
-        let cost = |point: usize| -> Option<usize> {
+    /// Points that could carry out a run, the preferred first, whatever layout its weights get.
+    fn candidates(&self, op: &Op, run: &Run) -> Vec<usize> {
+        let (job, class) = (self.job, self.job.class);
+        let edges = &self.out.edges;
+        let parts = [(op, run)];
+        let names = |name: &str| value(job, edges, &parts, false, name);
+        let fixed = |arg: &str| fixed_elem(job, edges, op, run.format, arg);
+        let conversions = |point: usize| -> Option<usize> {
             let mut conversions = 0;
-            for o in &inputs {
-                let have = self.out.edges[o.edge.0 as usize].elem;
+            for o in op.edges.iter().filter(|o| o.used == Use::In) {
+                let have = edges[o.edge.0 as usize].elem;
                 match class.points[point].elems.get(&o.name) {
                     Some(want) if *want != have => {
-                        conversion(library, have, *want)?;
+                        conversion(job.library, have, *want)?;
                         conversions += 1;
                     }
                     _ => {}
@@ -180,24 +186,33 @@ impl Lowering<'_> {
             }
             Some(conversions)
         };
-        let best = candidates
-            .iter()
-            .filter_map(|p| cost(*p).map(|c| (c, *p)))
-            .min();
-        let Some((_, best)) = best else {
-            return Err(self.missing(op, format));
-        };
-        let chosen = &class.points[best];
-        // Other row ranges of the same formats and the same spec.
-        let mut points: Vec<usize> = candidates
-            .into_iter()
-            .filter(|p| {
-                class.points[*p].elems == chosen.elems && class.points[*p].spec == chosen.spec
-            })
+        let mut found: Vec<_> = class
+            .matching(&op.op, fixed, &names)
+            .filter_map(|p| Some((class.points[p].depth, conversions(p)?, p)))
             .collect();
-        points.sort_by_key(|p| class.points[*p].rows.min);
-        let wants: Vec<(Operand, Option<Elem>)> = inputs
-            .into_iter()
+        found.sort_unstable();
+        found.into_iter().map(|(.., p)| p).collect()
+    }
+
+    /// Points for a run, and its edges with the conversions that they want.
+    fn choose(&mut self, op: &Op, run: &mut Run) -> Result<(), PlanError> {
+        let class = self.job.class;
+        let mut candidates = self.candidates(op, run);
+        let layouts = &self.out.layouts;
+        candidates.retain(|p| layouts.suits(self.job, run, &class.points[*p], false));
+        let Some(points) = class.cover(&candidates) else {
+            return Err(match candidates.is_empty() {
+                true => self.missing(op, run.format),
+                false => PlanError::Library {
+                    what: format!("op {}: its points leave row counts out", op.name),
+                },
+            });
+        };
+        let chosen = &class.points[points[0].1];
+        let wants: Vec<(Operand, Option<Elem>)> = op
+            .edges
+            .iter()
+            .filter(|o| o.used == Use::In)
             .map(|o| (o.clone(), chosen.elems.get(&o.name).copied()))
             .collect();
         let mut edges = Vec::new();
@@ -213,27 +228,6 @@ impl Lowering<'_> {
         edges.extend(rest.map(|o| (o.name.clone(), o.edge)));
         (run.points, run.edges) = (points, edges);
         Ok(())
-    }
-
-    /// Formats that no conversion changes: weights, state, edges that are written.
-    fn fixed_elem(&self, op: &Op, format: Option<Elem>, arg: &str) -> Option<Elem> {
-        if let Some((_, ids)) = op.weights.iter().find(|(n, _)| n == arg) {
-            let rank = self.job.instance.weights[*ids.first()? as usize]
-                .shape
-                .len();
-            return if rank > 1 { format } else { Some(Elem::F32) };
-        }
-        if let Some((_, id)) = op.states.iter().find(|(n, _)| n == arg) {
-            return Some(match self.job.instance.states[*id as usize] {
-                State::Tables => Elem::U32,
-                State::Kv { .. } => self.job.request.kv,
-            });
-        }
-        let operand = op
-            .edges
-            .iter()
-            .find(|o| o.name == arg && o.used != Use::In)?;
-        Some(self.out.edges[operand.edge.0 as usize].elem)
     }
 
     fn convert(&mut self, for_op: &Op, edge: EdgeId, want: Elem) -> Result<EdgeId, PlanError> {
@@ -303,8 +297,7 @@ impl Lowering<'_> {
             .map(|(n, _)| n)
             .chain(op.states.iter().map(|(n, _)| n));
         let others = others.filter_map(|n| {
-            self.fixed_elem(op, format, n)
-                .map(|elem| format!("{n} = {elem}"))
+            fixed_elem(self.job, &self.out.edges, op, format, n).map(|elem| format!("{n} = {elem}"))
         });
         let has = self
             .job

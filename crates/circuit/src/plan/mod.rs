@@ -10,9 +10,11 @@ mod cost;
 mod digest;
 mod error;
 mod fuse;
+mod layouts;
 mod lower;
 mod memory;
 mod realize;
+mod shapes;
 mod show;
 mod slots;
 mod spans;
@@ -246,7 +248,7 @@ impl CircuitLibrary {
             request,
         };
         let lowered = lower::lower(job)?;
-        let fused = fuse::fuse(class, &lowered, request.fuse);
+        let fused = fuse::fuse(job, &lowered);
         let constants = realize::constants(instance, request)?;
         let digest = digest::digest(job, &lowered, &fused, &constants);
         let mut plan = realize::realize(job, &lowered, &fused, constants, digest)?;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use metrale_core::{ArenaKind, Arg, Elem, MemoryPlan, RowRange, SpanId, Unit};
+use metrale_core::{ArenaKind, Arg, Elem, MemoryPlan, SpanId, Unit};
 
 use super::args::Launch;
 use super::cost::Cost;
@@ -54,8 +54,10 @@ pub(super) struct Realizer<'a> {
     pub(super) edge_spans: BTreeMap<EdgeId, SpanId>,
     pub(super) state_spans: Vec<SpanId>,
     pub(super) constant_spans: Vec<SpanId>,
-    /// Index into `weights` by the ids of a slot's parts.
-    pub(super) slots: BTreeMap<Vec<u32>, usize>,
+    /// Index into `weights` and the layout, by the ids of a slot's parts.
+    pub(super) slots: BTreeMap<Vec<u32>, (usize, Option<String>)>,
+    /// Buffers of kernel families that are neither operands nor read by another launch.
+    pub(super) scratch: BTreeMap<(String, String), SpanId>,
     pub(super) weights: Vec<WeightSlot>,
     pub(super) none: SpanId,
     groups: Vec<Group>,
@@ -83,6 +85,7 @@ pub(super) fn realize(
         state_spans: Vec::new(),
         constant_spans: Vec::new(),
         slots: BTreeMap::new(),
+        scratch: BTreeMap::new(),
         weights: Vec::new(),
         none: SpanId(0),
         groups: Vec::new(),
@@ -165,6 +168,7 @@ impl Realizer<'_> {
                 points: &joined.points,
                 parts: &parts,
                 internal: &joined.internal,
+                bind: &joined.bind,
                 suffix: None,
             };
             return self.launch(&launch);
@@ -176,6 +180,7 @@ impl Realizer<'_> {
                     points: &run.points,
                     parts: &[(op, run)],
                     internal: &[],
+                    bind: &BTreeMap::new(),
                     suffix: (op.runs.len() > 1).then_some(i),
                 };
                 self.launch(&launch)?;
@@ -212,10 +217,8 @@ impl Realizer<'_> {
         let points: Vec<_> = launch
             .points
             .iter()
-            .map(|p| &self.job.class.points[*p])
+            .map(|(rows, p)| (*rows, &self.job.class.points[*p]))
             .collect();
-        covers_all_rows(&points.iter().map(|p| p.rows).collect::<Vec<_>>())
-            .ok_or_else(|| launch.fault("its points leave row counts out, or overlap"))?;
         let cost = self.cost(launch, family, &args, &numbers)?;
         let (first, _) = launch.parts[0];
         let mut name = match launch.parts {
@@ -236,25 +239,16 @@ impl Realizer<'_> {
             name,
             phase: first.op.phase,
             layer: first.op.layer,
-            points: points.iter().map(|p| (p.rows, p.id.clone())).collect(),
+            points: points
+                .iter()
+                .map(|(rows, p)| (*rows, p.id.clone()))
+                .collect(),
             args,
             ops: launch.parts.iter().filter_map(|(o, _)| o.id).collect(),
             cost,
-            peak: points.first().map_or("f32", |p| &p.peak).to_owned(),
+            peak: points.first().map_or("f32", |(_, p)| &p.peak).to_owned(),
             shape: self.shape(launch),
         });
         Ok(())
     }
-}
-
-/// Whether ascending ranges cover every row count from 0 on, each once.
-fn covers_all_rows(ranges: &[RowRange]) -> Option<()> {
-    let mut next = Some(0);
-    for range in ranges {
-        if next != Some(range.min) || range.max < range.min {
-            return None;
-        }
-        next = range.max.checked_add(1);
-    }
-    (next.is_none()).then_some(())
 }

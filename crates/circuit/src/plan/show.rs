@@ -75,7 +75,6 @@ impl Plan {
         while at < groups.len() {
             let (len, times) = repeats(&groups[at..]);
             for g in &groups[at..at + len] {
-                let points: Vec<_> = g.points.iter().map(|(_, p)| p.to_string()).collect();
                 let times_text = if times > 1 {
                     format!(" x{times}")
                 } else {
@@ -84,7 +83,7 @@ impl Plan {
                 let r = rows(g.phase, w);
                 lines.push([
                     format!("{}{times_text}", g.name),
-                    points.join(" "),
+                    point_text(g, r),
                     g.shape.clone(),
                     bytes(g.cost.bytes(r, w)),
                     number(g.cost.flops(r, w)),
@@ -139,6 +138,17 @@ impl Plan {
             ArenaKind::Outputs => format!("{} logits rows", l.logits_rows),
             ArenaKind::Staging => "disk rows on their way into packing".to_owned(),
         }
+    }
+}
+
+/// The point that takes that many rows, and how many others there are.
+fn point_text(g: &Group, rows: u64) -> String {
+    let rows = u32::try_from(rows).unwrap_or(u32::MAX);
+    let point = g.points.iter().find(|(range, _)| range.contains(rows));
+    let name = point.map_or("-".to_owned(), |(_, p)| p.to_string());
+    match g.points.len() {
+        0 | 1 => name,
+        n => format!("{name} +{}", n - 1),
     }
 }
 

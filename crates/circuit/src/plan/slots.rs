@@ -9,9 +9,14 @@ use crate::instance::WeightDecl;
 
 impl Realizer<'_> {
     /// The span of some weights, rows concatenated; made on first use, shared by every other.
-    pub(super) fn slot(&mut self, ids: &[u32]) -> Result<SpanId, PlanError> {
-        if let Some(slot) = self.slots.get(ids) {
-            return Ok(self.weights[*slot].span);
+    pub(super) fn slot(&mut self, ids: &[u32], layout: Option<&str>) -> Result<SpanId, PlanError> {
+        if let Some((slot, lies)) = self.slots.get(ids) {
+            let slot = &self.weights[*slot];
+            if lies.as_deref() != layout {
+                let what = format!("{} is read in two layouts", slot.parts[0].key);
+                return Err(PlanError::Library { what });
+            }
+            return Ok(slot.span);
         }
         let weights: Vec<&WeightDecl> = ids
             .iter()
@@ -21,7 +26,7 @@ impl Realizer<'_> {
         let mut parts = Vec::new();
         let mut name = String::new();
         for weight in &weights {
-            let (format, pack) = self.pack_of(weight)?;
+            let (format, pack) = self.pack_of(weight, layout)?;
             if let [_, k] = weight.shape[..] {
                 (elem, cols) = (format, k);
             }
@@ -44,7 +49,7 @@ impl Realizer<'_> {
             let bytes = self
                 .job
                 .class
-                .packed_bytes(elem, rows, cols)
+                .packed_bytes(layout, elem, rows, cols)
                 .ok_or_else(|| PlanError::Library {
                     what: format!("{elem} [{rows}, {cols}] has no packed size"),
                 })?;
@@ -56,7 +61,8 @@ impl Realizer<'_> {
         } else {
             self.span(&name, ArenaKind::Weights, Elem::F32, Unit::One, rows)?
         };
-        self.slots.insert(ids.to_vec(), self.weights.len());
+        let lies = layout.map(str::to_owned);
+        self.slots.insert(ids.to_vec(), (self.weights.len(), lies));
         self.weights.push(WeightSlot {
             span,
             elem,
@@ -68,14 +74,18 @@ impl Realizer<'_> {
     }
 
     /// The disk format of a weight and the point that packs it.
-    fn pack_of(&self, weight: &WeightDecl) -> Result<(Elem, PointId), PlanError> {
+    fn pack_of(
+        &self,
+        weight: &WeightDecl,
+        layout: Option<&str>,
+    ) -> Result<(Elem, PointId), PlanError> {
         let key = &weight.key;
         let format = self.job.request.formats.get(key).copied();
         let format = format.ok_or_else(|| PlanError::NoFormat { key: key.clone() })?;
         let class = self.job.class;
         let (pack, packs): (_, Vec<_>) = match weight.shape.len() > 1 {
             true => (
-                class.formats.get(&format).map(|f| &f.pack),
+                class.packed(layout, format).map(|f| &f.pack),
                 class.formats.keys().collect(),
             ),
             false => (class.vectors.get(&format), class.vectors.keys().collect()),

@@ -3,7 +3,9 @@
 
 use metrale_core::{ArenaKind, Elem, Extent, KV_BLOCK, Span, SpanId, Unit};
 
+use super::args::Launch;
 use super::realize::Realizer;
+use super::shapes::value;
 use super::{OutputSpans, PlanError, STAGING_BYTES, WeightPart, WeightSlot, memory};
 use crate::instance::{EdgeId, State};
 
@@ -108,6 +110,39 @@ impl Realizer<'_> {
         let span = self.span(&edge.name, arena, edge.elem, edge.rows, edge.cols)?;
         self.edge_spans.insert(id, span);
         Ok(span)
+    }
+
+    /// The scratch buffer of a family's argument, if the points of the launch have it: one for all launches, as large as
+    /// the largest needs. It lives in the state arena: zero at first, and as launches leave it after that.
+    pub(super) fn scratch(
+        &mut self,
+        launch: &Launch<'_>,
+        name: &str,
+    ) -> Result<Option<SpanId>, PlanError> {
+        let (job, edges) = (self.job, &self.lowered.edges);
+        let ops = launch.ops();
+        let names = |n: &str| value(job, edges, &ops, true, n);
+        let points = launch.points.iter().map(|(_, p)| &job.class.points[*p]);
+        let mut bytes = None;
+        for formula in points.filter_map(|p| p.scratch.get(name)) {
+            let each = formula.count(&names);
+            let each = each.map_err(|e| launch.fault(&e.to_string()))?;
+            bytes = bytes.max(Some(each));
+        }
+        let Some(bytes) = bytes else {
+            return Ok(None);
+        };
+        let key = (launch.family.to_owned(), name.to_owned());
+        if let Some(id) = self.scratch.get(&key) {
+            let span = &mut self.memory.spans[id.0 as usize];
+            span.bytes = span.bytes.max(bytes);
+            span.extent.elems = span.bytes;
+            return Ok(Some(*id));
+        }
+        let name = format!("{}.{name}", launch.family);
+        let id = self.span(&name, ArenaKind::State, Elem::U8, Unit::One, bytes)?;
+        self.scratch.insert(key, id);
+        Ok(Some(id))
     }
 
     pub(super) fn outputs(&self) -> Result<OutputSpans, PlanError> {

@@ -11,6 +11,7 @@ mod fusion;
 mod gguf;
 mod golden;
 mod known_models;
+mod layouts;
 mod llama;
 mod plan_errors;
 mod properties;
