@@ -2,6 +2,7 @@
 //! Checks of the cache's own invariants, for tests and for whoever hunts a leak.
 
 use crate::cache::KvCache;
+use crate::pool::{NONE, Pool};
 
 /// An invariant that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +72,52 @@ impl KvCache {
                     format!("block {block} is in use, its parent is not")
                 })?;
             }
+        }
+        for window in &self.windows {
+            let held = window.tables.iter().flat_map(|t| t.held().iter().copied());
+            self.audit_beside(&window.pool, &window.node_of, held)?;
+        }
+        if let Some(states) = &self.states {
+            // What is reserved is held by the step that fills it.
+            let reserved = (0..states.pool.len()).filter(|s| states.pool.refs(*s) > 0);
+            self.audit_beside(&states.pool, &states.node_of, reserved)?;
+        }
+        Ok(())
+    }
+
+    /// A pool beside the first one: each place is free, listed (and then hangs on a node) or held, and counts are right.
+    fn audit_beside(
+        &self,
+        pool: &Pool,
+        node_of: &[u32],
+        held: impl Iterator<Item = u32>,
+    ) -> Result<(), Broken> {
+        let mut holders = vec![0; pool.len() as usize];
+        held.for_each(|place| holders[place as usize] += 1);
+        let mut seen = vec![false; pool.len() as usize];
+        for place in pool.iter_listed().chain(pool.iter_freed()) {
+            let twice = std::mem::replace(&mut seen[place as usize], true);
+            holds(!twice, || format!("place {place} stands twice"))?;
+        }
+        for place in 0..pool.len() {
+            let (p, node) = (place as usize, node_of[place as usize]);
+            holds(pool.refs(place) == holders[p], || {
+                format!("place {place} counts {} holders", pool.refs(place))
+            })?;
+            let listed = pool.is_listed(place);
+            holds(
+                (place < pool.fresh()) == (seen[p] || holders[p] > 0),
+                || format!("place {place} is lost, or in two states"),
+            )?;
+            holds(!listed || node != NONE, || {
+                format!("place {place} is listed without a node")
+            })?;
+            holds(node == NONE || self.tree.contains(node), || {
+                format!("place {place} hangs on {node}, which is no node")
+            })?;
+            holds(node == NONE || listed || holders[p] > 0, || {
+                format!("place {place} hangs on a node and is free")
+            })?;
         }
         Ok(())
     }

@@ -3,14 +3,20 @@
 
 use crate::BLOCK;
 use crate::pool::{NONE, Pool};
+use crate::state::States;
 use crate::tree::Tree;
-use crate::types::{Admission, Attached, BlockCopy, CacheOptions, CacheStats, TableChange};
+use crate::types::{
+    Admission, Attached, BlockCopy, CacheOptions, CacheStats, TableChange, WindowOptions,
+};
+use crate::window::Window;
 
 /// Accounts of the paged KV pool and its prefix tree.
 pub struct KvCache {
     pub(crate) pool: Pool,
     pub(crate) tree: Tree,
     pub(crate) sequences: Vec<Sequence>,
+    pub(crate) windows: Vec<Window>,
+    pub(crate) states: Option<States>,
     partial: bool,
     evicted: u64,
 }
@@ -47,10 +53,20 @@ impl KvCache {
     /// An empty cache, all blocks populated.
     ///
     /// # Panics
-    /// If there are 2^31 blocks or more.
+    /// If there are 2^31 blocks or more, more groups than [`WindowOptions::MOST`], an empty window, or snapshots that are
+    /// not whole blocks apart.
     #[must_use]
     pub fn new(options: CacheOptions) -> KvCache {
         assert!(options.blocks < 1 << 31, "at most 2^31 - 1 blocks");
+        let windows = &options.windows;
+        assert!(windows.len() <= WindowOptions::MOST, "too many groups");
+        assert!(windows.iter().all(|w| w.tokens > 0), "an empty window");
+        let apart = options.states.map_or(BLOCK as u32, |s| s.every);
+        assert!(
+            apart > 0 && apart.is_multiple_of(BLOCK as u32),
+            "snapshots lie whole blocks apart"
+        );
+        let (blocks, slots) = (options.blocks, options.slots);
         KvCache {
             pool: Pool::new(options.blocks),
             tree: Tree::new(options.blocks, options.hash, options.hash_key),
@@ -60,7 +76,12 @@ impl KvCache {
                     ..Sequence::default()
                 })
                 .collect(),
-            partial: options.partial,
+            windows: windows
+                .iter()
+                .map(|w| Window::new(w, blocks, slots, options.blocks_per_slot))
+                .collect(),
+            states: options.states.map(|s| States::new(&s, blocks, slots)),
+            partial: options.partial && windows.is_empty() && options.states.is_none(),
             evicted: 0,
         }
     }
@@ -69,6 +90,12 @@ impl KvCache {
     #[must_use]
     pub fn total_blocks(&self) -> u32 {
         self.pool.len()
+    }
+
+    /// Sequences that can be open at once.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.sequences.len() as u32
     }
 
     /// Says that the first `blocks` blocks can be used: the pool is populated in order while the server runs already.
@@ -129,6 +156,7 @@ impl KvCache {
                 part: None,
             }
         };
+        sequence.table.truncate(found.whole);
         let new = tokens.len().div_ceil(BLOCK) - found.whole;
         let available = self.available_blocks() - found.idle;
         if (new as u64) + u64::from(spare) > u64::from(available) {
@@ -146,6 +174,13 @@ impl KvCache {
             self.pool.unlist(src);
             self.pool.list(src);
         }
+        for window in &mut self.windows {
+            window.attach(slot, &sequence.table);
+        }
+        let state = match (&mut self.states, sequence.table.last()) {
+            (Some(states), Some(last)) => Some(states.restore(*last)),
+            _ => None,
+        };
         for _ in 0..new {
             sequence.table.extend(self.take());
         }
@@ -165,6 +200,7 @@ impl KvCache {
         Some(Attached {
             cached: found.tokens(),
             copy,
+            state,
         })
     }
 
@@ -179,6 +215,72 @@ impl KvCache {
     #[must_use]
     pub fn table(&self, slot: u32) -> &[u32] {
         &self.sequences[slot as usize].table
+    }
+
+    /// Before rows `first..first + rows` of `slot` run: takes their blocks in the groups beside the first one, and gives
+    /// back what no row from `first` on reads. `changed` is told the group, counted from 1, and its new entries. False if a
+    /// group's pool is smaller than [`WindowOptions::least`]: the rows must not run.
+    pub fn prepare(
+        &mut self,
+        slot: u32,
+        first: u32,
+        rows: u32,
+        mut changed: impl FnMut(u32, TableChange),
+    ) -> bool {
+        let groups = self.windows.iter_mut().zip(1..);
+        groups.fold(true, |whole, (window, group)| {
+            window.prepare(slot, first, rows, |c| changed(group, c)) && whole
+        })
+    }
+
+    /// The table of `slot` in a group beside the first one, counted from 1: its first entry that is held, and those from it
+    /// on.
+    #[must_use]
+    pub fn window_table(&self, group: u32, slot: u32) -> (u32, &[u32]) {
+        let table = &self.windows[group as usize - 1].tables[slot as usize];
+        (table.first as u32, table.held())
+    }
+
+    /// Groups of sliding-window layers.
+    #[must_use]
+    pub fn window_groups(&self) -> u32 {
+        self.windows.len() as u32
+    }
+
+    /// Tokens between two snapshots of recurrent state; `None`: there is none.
+    #[must_use]
+    pub fn snapshot_every(&self) -> Option<u32> {
+        self.states.as_ref().map(|s| s.every)
+    }
+
+    /// A place to copy a live state to. It must be given to [`KvCache::keep_snapshot`] or [`KvCache::drop_snapshot`]. `None`:
+    /// there is no place, and the state is not saved.
+    pub fn reserve_snapshot(&mut self) -> Option<u32> {
+        self.states.as_mut()?.reserve()
+    }
+
+    /// The reserved `place` holds the state of `slot` behind `tokens` (from position 0), a multiple of
+    /// [`KvCache::snapshot_every`], all published.
+    pub fn keep_snapshot(&mut self, slot: u32, tokens: u32, place: u32) {
+        let sequence = &self.sequences[slot as usize];
+        let index = (tokens as usize / BLOCK).checked_sub(1);
+        let node = index
+            .filter(|i| *i < sequence.published)
+            .map(|i| sequence.table[i]);
+        let Some(states) = &mut self.states else {
+            return;
+        };
+        match node {
+            Some(node) => states.keep(place, node),
+            None => states.drop_reserved(place),
+        }
+    }
+
+    /// Gives a reserved place back.
+    pub fn drop_snapshot(&mut self, place: u32) {
+        if let Some(states) = &mut self.states {
+            states.drop_reserved(place);
+        }
     }
 
     /// Says that the KV of `tokens` (from position 0) is stored: full blocks enter the tree. Where an equal one stands
@@ -208,6 +310,10 @@ impl KvCache {
                     self.drop_tail(lesser);
                 }
             }
+            let node = sequence.table[index];
+            for window in &mut self.windows {
+                window.publish(slot, index, node);
+            }
             sequence.published += 1;
         }
         self.sequences[slot as usize] = sequence;
@@ -232,11 +338,14 @@ impl KvCache {
             if !self.tree.contains(block) {
                 self.pool.give_back(block);
             } else if !trusted && index >= sequence.attached && self.tree.is_leaf(block) {
-                self.tree.remove(block);
+                self.forget(block);
                 self.pool.give_back(block);
             } else {
                 self.pool.list(block);
             }
+        }
+        for window in &mut self.windows {
+            window.release(slot);
         }
         sequence.open = false;
         sequence.table.clear();
@@ -247,13 +356,20 @@ impl KvCache {
     pub fn reset(&mut self) {
         self.pool.reset();
         self.tree.reset();
+        for window in &mut self.windows {
+            window.reset();
+        }
+        if let Some(states) = &mut self.states {
+            states.reset();
+        }
         for sequence in &mut self.sequences {
             sequence.open = false;
             sequence.table.clear();
         }
     }
 
-    /// The longest cached prefix that leaves one token over; `whole` is given its blocks in order.
+    /// The longest cached prefix that leaves one token over and can be resumed from; `whole` is given its blocks in order,
+    /// and perhaps some that come after it.
     fn find(&self, namespace: u64, tokens: &[u32], mut whole: impl FnMut(u32)) -> Match {
         let most = tokens.len().saturating_sub(1);
         let mut found = Match {
@@ -265,20 +381,36 @@ impl KvCache {
         if parent == NONE {
             return found;
         }
-        while (found.whole + 1) * BLOCK <= most {
-            let Some(child) = self.tree.child(parent, block_of(tokens, found.whole)) else {
+        let (mut blocks, mut idle) = (0, 0);
+        // Companions in a row up to here, by group.
+        let mut row = [0; WindowOptions::MOST];
+        while (blocks + 1) * BLOCK <= most {
+            let Some(child) = self.tree.child(parent, block_of(tokens, blocks)) else {
                 break;
             };
             whole(child);
-            found.idle += u32::from(self.pool.is_listed(child));
-            found.whole += 1;
+            idle += u32::from(self.pool.is_listed(child));
+            blocks += 1;
             parent = child;
+            if self.resumes(child, blocks, &mut row) {
+                (found.whole, found.idle) = (blocks, idle);
+            }
         }
         if self.partial {
             let rest = &tokens[found.whole * BLOCK..most];
             found.part = self.tree.nearest_child(parent, rest);
         }
         found
+    }
+
+    /// Whether a sequence can go on behind `node`, block number `blocks` of a path: windows and state are there.
+    fn resumes(&self, node: u32, blocks: usize, row: &mut [usize; WindowOptions::MOST]) -> bool {
+        let mut all = self.states.as_ref().is_none_or(|s| s.has(node));
+        for (window, row) in self.windows.iter().zip(row) {
+            *row = if window.has(node) { *row + 1 } else { 0 };
+            all &= *row >= window.needs(blocks);
+        }
+        all
     }
 
     /// A free block, or the oldest cached one.
@@ -294,8 +426,19 @@ impl KvCache {
 
     fn evict(&mut self, block: u32) {
         self.pool.unlist(block);
-        self.tree.remove(block);
+        self.forget(block);
         self.pool.give_back(block);
+    }
+
+    /// Takes a leaf out of the tree, and what hangs on it beside this pool.
+    fn forget(&mut self, block: u32) {
+        self.tree.remove(block);
+        for window in &mut self.windows {
+            window.forget(block);
+        }
+        if let Some(states) = &mut self.states {
+            states.forget(block);
+        }
     }
 
     /// The tree parent of the block at `index`; the blocks before it are nodes.

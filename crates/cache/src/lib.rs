@@ -20,13 +20,18 @@
 //! Eviction takes the head of one list of all cached nodes. A sequence that ends appends its nodes deepest first, and a
 //! node in use keeps all nodes above it in use, so a node always stands before its parent: the head is a leaf.
 //!
+//! Layers that see only a window, and recurrent layers, hold less than a block per 16 tokens. They have pools of their own
+//! beside this one, and their blocks and snapshots hang on the nodes of the same tree (`window.rs`, `state.rs`): a
+//! sequence calls [`KvCache::prepare`] before its rows, and [`KvCache::reserve_snapshot`] before rows that end where a
+//! snapshot is due.
+//!
 //! ```
 //! use metrale_cache::{Admission, Attached, CacheOptions, KvCache};
 //!
 //! let mut cache = KvCache::new(CacheOptions { blocks: 8, slots: 2, ..CacheOptions::default() });
 //! let first: Vec<u32> = (0..40).collect();
 //! let ask = |tokens| Admission { namespace: 0, tokens, reuse: true, spare: 0 };
-//! assert_eq!(cache.admit(0, &ask(&first)), Some(Attached { cached: 0, copy: None }));
+//! assert_eq!(cache.admit(0, &ask(&first)), Some(Attached { cached: 0, copy: None, state: None }));
 //! cache.release(0, &first);
 //!
 //! let again: Vec<u32> = (0..50).collect();
@@ -42,13 +47,18 @@ mod audit;
 mod cache;
 mod hash;
 mod pool;
+mod state;
 mod tree;
 mod types;
+mod window;
 
 pub use audit::Broken;
 pub use cache::KvCache;
 pub use hash::{HashFn, mix};
-pub use types::{Admission, Attached, BlockCopy, CacheOptions, CacheStats, TableChange};
+pub use types::{
+    Admission, Attached, BlockCopy, CacheOptions, CacheStats, StateOptions, TableChange,
+    WindowOptions,
+};
 
 /// Tokens in a block.
 pub const BLOCK: usize = metrale_core::KV_BLOCK as usize;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What goes into the cache and comes out of it, as plain data.
 
+use crate::BLOCK;
 use crate::hash::{HashFn, mix};
 
 /// What a [`KvCache`](crate::KvCache) is made for.
@@ -20,6 +21,42 @@ pub struct CacheOptions {
     pub hash_key: u64,
     /// The hash. Default [`mix`]; tests force collisions.
     pub hash: HashFn,
+    /// Groups of sliding-window layers, at most [`WindowOptions::MOST`]; their tables follow those of the first group: row
+    /// `slot + group * slots`, groups counted from 1. Default none. With any, hits end at block borders.
+    pub windows: Vec<WindowOptions>,
+    /// Recurrent layers. Default none. With them, hits end at snapshots.
+    pub states: Option<StateOptions>,
+}
+
+/// A group of layers that see only the last keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowOptions {
+    /// Keys that a row sees, its own included; at least 1.
+    pub tokens: u32,
+    /// Blocks of the group's pool, at least [`WindowOptions::least`]; more of them keep the windows of prefixes.
+    pub blocks: u32,
+}
+
+impl WindowOptions {
+    /// Most groups.
+    pub const MOST: usize = 4;
+
+    /// Blocks that suffice for `slots` sequences and steps of `rows` rows, whatever they do.
+    #[must_use]
+    pub fn least(tokens: u32, slots: u32, rows: u32) -> u32 {
+        let block = BLOCK as u32;
+        slots * (tokens.div_ceil(block) + 2) + rows.div_ceil(block)
+    }
+}
+
+/// Recurrent layers: a live place for each slot, numbered by it, then the snapshots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateOptions {
+    /// Places for snapshots; 0 = prefixes are computed anew.
+    pub snapshots: u32,
+    /// Tokens between two snapshots of a sequence, a multiple of [`BLOCK`]. Fewer find longer prefixes and cut prefill into
+    /// smaller chunks.
+    pub every: u32,
 }
 
 impl Default for CacheOptions {
@@ -31,6 +68,8 @@ impl Default for CacheOptions {
             partial: true,
             hash_key: 0,
             hash: mix,
+            windows: Vec::new(),
+            states: None,
         }
     }
 }
@@ -56,6 +95,9 @@ pub struct Attached {
     /// The copy to be done before the sequence's first row. It stays right if the source is evicted meanwhile, as long as
     /// copies are done in order and before rows are written.
     pub copy: Option<BlockCopy>,
+    /// Where the recurrent state behind the cached tokens lies: to be copied to the live place of the slot before its first
+    /// row. `None`: no state, or the sequence starts from nothing (position 0).
+    pub state: Option<u32>,
 }
 
 /// Block `src` is to be copied over block `dst`.

@@ -201,7 +201,8 @@ fn without_partial_reuse_hits_end_at_blocks() {
         admit(&mut c, 0, &text(0, 32)).unwrap(),
         Attached {
             cached: BLOCK as u32,
-            copy: None
+            copy: None,
+            state: None
         }
     );
 }

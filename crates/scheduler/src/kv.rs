@@ -43,6 +43,39 @@ pub trait KvAccounts {
 
     /// Closes every slot and forgets every prefix: the pool's content is lost.
     fn reset(&mut self);
+
+    /// Before rows `first..first + rows` of `slot` run: takes their blocks in the groups beside the first one (layers that
+    /// see a window of keys), gives back what no row from `first` on reads, and pushes new table entries to `changed`. False:
+    /// the rows must not run.
+    fn prepare(
+        &mut self,
+        _slot: u32,
+        _first: u32,
+        _rows: u32,
+        _changed: &mut Vec<TableDelta>,
+    ) -> bool {
+        true
+    }
+
+    /// The tables of `slot` in the groups beside the first one, as of its admission.
+    fn window_entries(&self, _slot: u32, _entries: &mut Vec<TableDelta>) {}
+
+    /// Tokens between snapshots of recurrent state. The rows of a segment never cross a multiple of it. `None`: there is no
+    /// such state.
+    fn snapshot_every(&self) -> Option<u32> {
+        None
+    }
+
+    /// A place that a live state can be copied to; given back by one of the next two. `None`: it is not saved.
+    fn reserve_snapshot(&mut self) -> Option<u32> {
+        None
+    }
+
+    /// The reserved `place` holds the state of `slot` behind `tokens` (from position 0), all published.
+    fn keep_snapshot(&mut self, _slot: u32, _tokens: u32, _place: u32) {}
+
+    /// Gives a reserved place back.
+    fn drop_snapshot(&mut self, _place: u32) {}
 }
 
 /// What [`KvAccounts::admit`] is asked for.
@@ -65,4 +98,6 @@ pub struct Attached {
     pub cached: u32,
     /// The copy that makes a partly matching block the sequence's own, before its first row runs.
     pub copy: Option<BlockCopy>,
+    /// Where the recurrent state behind the cached tokens lies; `None`: no state, or it starts from nothing.
+    pub state: Option<u32>,
 }

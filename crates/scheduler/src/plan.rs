@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use crate::request::RequestId;
 
-/// One step for the device. Order on the device: `copies`, then `tables`, then the rows.
+/// One step for the device. Order on the device: `copies` and restored states, then `tables`, then the rows, then saved
+/// states.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepPlan<S> {
     /// Counts submitted steps from 1.
@@ -63,6 +64,11 @@ pub struct Segment {
     pub first_position: u32,
     /// Rows in the step.
     pub rows: Range<u32>,
+    /// The place of recurrent state that is copied to the live place of `slot` before the rows run. `None` at position 0: the
+    /// live place counts as empty.
+    pub restore: Option<u32>,
+    /// The place that the live state of `slot` is copied to behind the rows.
+    pub save: Option<u32>,
 }
 
 /// A row whose logits are wanted, and how a token is drawn from them.
@@ -106,7 +112,7 @@ pub struct HistoryEntry {
 /// Entry `index` of the block table of `slot` becomes `block`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableDelta {
-    /// Row of the tables.
+    /// Row of the tables: a slot; in a group of layers beside the first one, the slot and `group * slots`.
     pub slot: u32,
     /// Position over the block size.
     pub index: u32,

@@ -71,7 +71,7 @@ impl<S: Clone> Planner<S> {
         self.reap(now, kv, spill, effects);
         self.begin();
         self.decode(kv, spill, effects);
-        self.prefill();
+        self.prefill(kv);
         self.admit(kv, spill, effects);
         if self.plan.tokens.is_empty() {
             return None;
@@ -113,7 +113,7 @@ impl<S: Clone> Planner<S> {
                         return; // It was the newest itself.
                     }
                 }
-                self.push_rows(slot, 1);
+                self.push_rows(slot, 1, kv);
             }
             i += 1;
         }
@@ -133,12 +133,12 @@ impl<S: Clone> Planner<S> {
     }
 
     /// Chunks of the running sequences that have more than one row to run.
-    fn prefill(&mut self) {
+    fn prefill(&mut self, kv: &mut dyn KvAccounts) {
         for i in 0..self.running.len() {
             let slot = self.running[i];
             let pending = self.seq(slot).pending();
             if pending > 1 {
-                let rows = self.push_rows(slot, pending.min(self.left.prefill));
+                let rows = self.push_rows(slot, pending.min(self.left.prefill), kv);
                 self.left.prefill -= rows;
             }
         }
@@ -167,6 +167,7 @@ impl<S: Clone> Planner<S> {
         });
         kv.release(slot, &seq.tokens[..seq.computed as usize]);
         seq.computed = 0;
+        seq.restore = None;
         self.waiting.push_front(seq); // What runs came before all that waits, so the newest of it comes next.
     }
 

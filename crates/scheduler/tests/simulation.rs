@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::rig::{End, Rig, limits, prompt};
-use common::script::Mishap;
+use common::script::{Mishap, Script};
 use common::{STOP, VOCAB};
 use metrale_scheduler::{
     Event, FaultKind, FinishReason, Health, PlannerLimits, Request, RequestId, Scope, Turn,
@@ -201,13 +201,18 @@ fn run(
     limits: PlannerLimits,
     blocks: u32,
     spills: bool,
+    snapshots: Option<u32>,
     mishaps: BTreeMap<u64, Mishap>,
     ops: &[Op],
 ) {
-    let rig = Rig::with(limits, blocks, |s| {
+    let set = |s: &mut Script| {
         s.mishaps = mishaps;
         s.spills = spills;
-    });
+    };
+    let rig = match snapshots {
+        None => Rig::with(limits, blocks, set),
+        Some(snapshots) => Rig::hybrid(limits, blocks, snapshots, set),
+    };
     let mut history = History {
         rig,
         next: 0,
@@ -224,9 +229,10 @@ proptest! {
 
     #[test]
     fn histories_without_faults(
-        limits in any_limits(), blocks in 2..30u32, spills in any::<bool>(), ops in prop::collection::vec(op(), 5..60),
+        limits in any_limits(), blocks in 2..30u32, spills in any::<bool>(),
+        snapshots in prop::option::of(0..8u32), ops in prop::collection::vec(op(), 5..60),
     ) {
-        run(limits, blocks, spills, BTreeMap::new(), &ops);
+        run(limits, blocks, spills, snapshots, BTreeMap::new(), &ops);
     }
 
     #[test]
@@ -234,10 +240,11 @@ proptest! {
         limits in any_limits(),
         blocks in 2..30u32,
         spills in any::<bool>(),
+        snapshots in prop::option::of(0..8u32),
         mishaps in prop::collection::btree_map(1..80u64, mishap(), 1..8),
         ops in prop::collection::vec(op(), 5..60),
     ) {
-        run(limits, blocks, spills, mishaps, &ops);
+        run(limits, blocks, spills, snapshots, mishaps, &ops);
     }
 
     #[test]

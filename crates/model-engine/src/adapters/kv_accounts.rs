@@ -85,6 +85,7 @@ impl KvAccounts for CacheAccounts {
         Some(Attached {
             cached: attached.cached,
             copy,
+            state: attached.state,
         })
     }
 
@@ -117,5 +118,45 @@ impl KvAccounts for CacheAccounts {
 
     fn reset(&mut self) {
         self.cache.reset();
+    }
+
+    fn prepare(&mut self, slot: u32, first: u32, rows: u32, changed: &mut Vec<TableDelta>) -> bool {
+        let slots = self.cache.slots();
+        self.cache.prepare(slot, first, rows, |group, change| {
+            changed.push(TableDelta {
+                slot: slot + group * slots,
+                index: change.index,
+                block: change.block,
+            });
+        })
+    }
+
+    fn window_entries(&self, slot: u32, entries: &mut Vec<TableDelta>) {
+        for group in 1..=self.cache.window_groups() {
+            let (first, held) = self.cache.window_table(group, slot);
+            let slot = slot + group * self.cache.slots();
+            let held = held.iter().zip(first..);
+            entries.extend(held.map(|(block, index)| TableDelta {
+                slot,
+                index,
+                block: *block,
+            }));
+        }
+    }
+
+    fn snapshot_every(&self) -> Option<u32> {
+        self.cache.snapshot_every()
+    }
+
+    fn reserve_snapshot(&mut self) -> Option<u32> {
+        self.cache.reserve_snapshot()
+    }
+
+    fn keep_snapshot(&mut self, slot: u32, tokens: u32, place: u32) {
+        self.cache.keep_snapshot(slot, tokens, place);
+    }
+
+    fn drop_snapshot(&mut self, place: u32) {
+        self.cache.drop_snapshot(place);
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU32;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use metrale_cache::{CacheOptions, KvCache};
+use metrale_cache::{CacheOptions, KvCache, StateOptions, WindowOptions};
 use metrale_sampling::Sampling;
 use metrale_scheduler::{
     ClockRouter, Driver, Handle, LimitsError, NoSpill, PlannerLimits, Routers,
@@ -32,6 +32,10 @@ pub struct EngineOptions {
     pub step_deadline: Duration,
     /// Key of the prefix cache's hash; a server takes a random one.
     pub hash_key: u64,
+    /// Groups of sliding-window layers that the plan gave block tables of their own. Default none.
+    pub windows: Vec<WindowOptions>,
+    /// Places of recurrent state, where the plan has them. Default none.
+    pub states: Option<StateOptions>,
 }
 
 impl Default for EngineOptions {
@@ -41,6 +45,8 @@ impl Default for EngineOptions {
             row_hashes: false,
             step_deadline: Duration::from_secs(120),
             hash_key: 0,
+            windows: Vec::new(),
+            states: None,
         }
     }
 }
@@ -115,6 +121,8 @@ pub fn assemble(
         blocks: plan.kv_blocks as u32,
         slots: model.limits().slots,
         hash_key: options.hash_key,
+        windows: options.windows,
+        states: options.states,
         ..CacheOptions::default()
     });
     let accounts = CacheAccounts::new(cache, populated);

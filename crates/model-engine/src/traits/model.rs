@@ -35,6 +35,17 @@ pub trait Model: Send {
     /// [`DeviceFault`].
     fn copy_block(&mut self, src: u32, dst: u32) -> Result<(), DeviceFault>;
 
+    /// Copies the recurrent state of place `src` over place `dst`, all layers: after the steps submitted so far, before those
+    /// to come. Places are the live ones, by slot, then the snapshots. A live place counts as empty for rows at position 0.
+    ///
+    /// # Errors
+    /// [`DeviceFault`]; also where the model has no such state.
+    fn copy_state(&mut self, _src: u32, _dst: u32) -> Result<(), DeviceFault> {
+        Err(DeviceFault::rejected(
+            "a state was to be copied of a model that has none: cache and plan disagree",
+        ))
+    }
+
     /// Starts a step.
     ///
     /// # Errors

@@ -42,6 +42,7 @@ impl<S: Clone> Planner<S> {
             seq.make_room(self.capacity);
             seq.computed = attached.cached;
             seq.published = seq.computed / self.block;
+            seq.restore = attached.state;
             if !restore(&mut seq, slot, kv, spill, self.block) {
                 self.plan.copies.extend(attached.copy);
             }
@@ -52,6 +53,7 @@ impl<S: Clone> Planner<S> {
                     block: *block,
                 });
             }
+            kv.window_entries(slot, &mut self.plan.tables);
             if seq.cached.is_none() {
                 seq.cached = Some(attached.cached);
                 effects.push(Effect::Emit {
@@ -64,7 +66,7 @@ impl<S: Clone> Planner<S> {
             let pending = seq.pending();
             self.slots[slot as usize] = Some(seq);
             self.running.push(slot);
-            let rows = self.push_rows(slot, pending.min(self.left.prefill));
+            let rows = self.push_rows(slot, pending.min(self.left.prefill), kv);
             self.left.prefill -= rows;
         }
     }

@@ -7,7 +7,7 @@ use crate::event::{Event, FinishReason};
 use crate::fault::{Fault, FaultKind, Scope};
 use crate::kv::KvAccounts;
 use crate::outcome::{RowOutcome, RowStatus, StepOutcome};
-use crate::plan::LogitRow;
+use crate::plan::{LogitRow, Segment};
 
 impl<S: Clone> Planner<S> {
     /// Takes the outcome of the plan in flight.
@@ -34,7 +34,7 @@ impl<S: Clone> Planner<S> {
         let mut rows = plan.logits.iter_mut().zip(&outcome.rows).peekable();
         for segment in &plan.segments {
             let slot = segment.slot;
-            self.stored(slot, segment.rows.len() as u32);
+            self.stored(segment, kv);
             while let Some((asked, got)) =
                 rows.next_if(|(asked, _)| segment.rows.contains(&asked.row))
             {
@@ -50,9 +50,22 @@ impl<S: Clone> Planner<S> {
         Ok(())
     }
 
-    fn stored(&mut self, slot: u32, rows: u32) {
-        if let Some(seq) = self.slots[slot as usize].as_mut() {
-            seq.computed += rows;
+    /// Counts and publishes what a segment stored.
+    fn stored(&mut self, segment: &Segment, kv: &mut dyn KvAccounts) {
+        let slot = segment.slot;
+        let Some(seq) = self.slots[slot as usize].as_mut() else {
+            segment.save.into_iter().for_each(|p| kv.drop_snapshot(p));
+            return;
+        };
+        seq.computed += segment.rows.len() as u32;
+        seq.restore = None;
+        let full = seq.computed / self.block;
+        if full > seq.published {
+            seq.published = full;
+            kv.publish(slot, &seq.tokens[..seq.computed as usize], &mut self.moved);
+        }
+        if let Some(place) = segment.save {
+            kv.keep_snapshot(slot, seq.computed, place);
         }
     }
 
@@ -121,16 +134,11 @@ impl<S: Clone> Planner<S> {
         full.then(|| finished(FinishReason::Length, None, seq.usage()))
     }
 
-    /// Publishes what became full, and ends a request that only wanted its prompt run.
+    /// Ends a request that only wanted its prompt run.
     fn after_segment(&mut self, slot: u32, kv: &mut dyn KvAccounts, effects: &mut Vec<Effect>) {
-        let Some(seq) = self.slots[slot as usize].as_mut() else {
+        let Some(seq) = self.slots[slot as usize].as_ref() else {
             return;
         };
-        let full = seq.computed / self.block;
-        if full > seq.published {
-            seq.published = full;
-            kv.publish(slot, &seq.tokens[..seq.computed as usize], &mut self.moved);
-        }
         if seq.pending() == 0 && !seq.cancelled {
             let last = Event::Finished {
                 reason: FinishReason::Length,

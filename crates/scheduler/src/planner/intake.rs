@@ -137,11 +137,14 @@ impl<S: Clone> Planner<S> {
         kv: &mut dyn KvAccounts,
         effects: &mut Vec<Effect>,
     ) {
-        self.in_flight = false;
         let lost = fault.scope >= Scope::Device;
         if lost {
             kv.reset();
+        } else if self.in_flight {
+            let saves = self.plan.segments.iter().filter_map(|s| s.save);
+            saves.for_each(|place| kv.drop_snapshot(place));
         }
+        self.in_flight = false;
         self.running.clear();
         for slot in 0..self.slots.len() as u32 {
             let Some(seq) = self.slots[slot as usize].take() else {

@@ -2,16 +2,21 @@
 //! The rows of one sequence in the step being planned.
 
 use super::Planner;
+use crate::kv::KvAccounts;
 use crate::plan::Segment;
 
 impl<S: Clone> Planner<S> {
     /// Plans at most `most` rows of `slot`, fewer where the step's budgets say so. Returns how many.
-    pub(super) fn push_rows(&mut self, slot: u32, most: u32) -> u32 {
+    pub(super) fn push_rows(&mut self, slot: u32, most: u32, kv: &mut dyn KvAccounts) -> u32 {
         let Some(seq) = self.slots[slot as usize].as_ref() else {
             return 0;
         };
         let first = seq.computed;
         let mut rows = most.min(self.left.rows);
+        let every = kv.snapshot_every();
+        if let Some(every) = every {
+            rows = rows.min(every - first % every);
+        }
         if seq.reports_prompt() {
             rows = rows.min(self.left.logits);
         }
@@ -25,7 +30,7 @@ impl<S: Clone> Planner<S> {
         if draws(rows) && !fits {
             rows -= 1;
         }
-        if rows == 0 {
+        if rows == 0 || !kv.prepare(slot, first, rows, &mut self.plan.tables) {
             return 0;
         }
         let start = self.plan.tokens.len() as u32;
@@ -52,6 +57,10 @@ impl<S: Clone> Planner<S> {
             slot,
             first_position: first,
             rows: start..start + rows,
+            restore: seq.restore,
+            save: every
+                .filter(|every| (first + rows).is_multiple_of(*every))
+                .and_then(|_| kv.reserve_snapshot()),
         });
         self.left.rows -= rows;
         rows

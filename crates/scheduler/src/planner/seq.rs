@@ -24,6 +24,8 @@ pub(super) struct Seq<S> {
     pub(super) next_prompt: u32,
     /// Prompt tokens found cached at the first admission; `None` before it.
     pub(super) cached: Option<u32>,
+    /// Where its recurrent state is to be copied from before its first rows.
+    pub(super) restore: Option<u32>,
     /// Tokens that the spill router keeps for it.
     pub(super) spilled: Option<u32>,
     /// The caller wants no more of it.
@@ -41,6 +43,7 @@ impl<S: Clone> Seq<S> {
             history: request.history.then(|| History::new(&request.prompt)),
             next_prompt: 1,
             cached: None,
+            restore: None,
             spilled: None,
             cancelled: false,
             request,

@@ -64,10 +64,28 @@ impl Rig {
     }
 
     pub fn with(limits: PlannerLimits, blocks: u32, set: impl FnOnce(&mut Script)) -> Rig {
+        let kv = Kv::new(blocks, limits.max_num_seqs);
+        Rig::over(limits, blocks, kv, set)
+    }
+
+    /// A driver whose layers are of every kind: all keys, a window, recurrent.
+    pub fn hybrid(
+        limits: PlannerLimits,
+        blocks: u32,
+        snapshots: u32,
+        set: impl FnOnce(&mut Script),
+    ) -> Rig {
+        let kv = Kv::hybrid(blocks, limits.max_num_seqs, limits.max_rows, snapshots);
+        Rig::over(limits, blocks, kv, |script| {
+            set(script);
+            script.hybrid = true;
+        })
+    }
+
+    fn over(limits: PlannerLimits, blocks: u32, kv: Kv, set: impl FnOnce(&mut Script)) -> Rig {
         let mut script = Script::new(limits.clone(), blocks);
         set(&mut script);
         let (seen, clock) = (Arc::clone(&script.seen), Arc::clone(&script.clock));
-        let kv = Kv::new(blocks, limits.max_num_seqs);
         let driver = Driver::new(limits.clone(), script, kv).unwrap();
         Rig {
             handle: driver.handle(),

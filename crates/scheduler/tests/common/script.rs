@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use metrale_scheduler::{
     ClockRouter, DeviceRouter, Effect, Fault, FaultKind, PlannerLimits, Progress, Router,
-    RowOutcome, RowStatus, Scope, SpillRouter, StepOutcome, StepPlan,
+    RowOutcome, RowStatus, Scope, Segment, SpillRouter, StepOutcome, StepPlan,
 };
 
 use super::BLOCK;
@@ -42,6 +42,12 @@ pub struct Script {
     limits: PlannerLimits,
     memory: Vec<[Cell; BLOCK as usize]>,
     tables: HashMap<(u32, u32), u32>,
+    /// Tokens in the blocks of the second group, where there is one.
+    window: Vec<[Cell; BLOCK as usize]>,
+    /// Recurrent state by place: a hash of the text so far.
+    states: BTreeMap<u32, u64>,
+    /// Whether states are checked too.
+    pub hybrid: bool,
     pending: Option<StepOutcome>,
     failing: Option<Fault>,
     lost: bool,
@@ -75,6 +81,9 @@ impl Script {
             limits,
             memory: vec![[None; BLOCK as usize]; blocks as usize],
             tables: HashMap::new(),
+            window: vec![[None; BLOCK as usize]; 4096],
+            states: BTreeMap::new(),
+            hybrid: false,
             pending: None,
             failing: None,
             lost: false,
@@ -146,6 +155,34 @@ impl Script {
             .collect()
     }
 
+    /// The window layers and the recurrent ones of one segment.
+    fn run_beside(&mut self, plan: &StepPlan<u64>, s: &Segment) {
+        let row = s.slot + self.limits.max_num_seqs;
+        if let Some(place) = s.restore {
+            self.states.insert(s.slot, self.states[&place]);
+        } else if s.first_position == 0 {
+            self.states.insert(s.slot, 0);
+        }
+        for (i, token) in plan.tokens_of(s).iter().enumerate() {
+            let at = s.first_position + i as u32;
+            let block = self.tables[&(row, at / BLOCK)];
+            self.window[block as usize][(at % BLOCK) as usize] = Some((at, *token));
+            let text = self.text(s.slot, at + 1);
+            for key in (at + 1).saturating_sub(super::kv::WINDOW)..=at {
+                let block = self.tables[&(row, key / BLOCK)];
+                let cell = self.window[block as usize][(key % BLOCK) as usize];
+                assert_eq!(cell, Some((key, text[key as usize])), "a window key");
+            }
+            let state = self.states[&s.slot];
+            let before = text[..at as usize].iter().fold(0, next_state);
+            assert_eq!(state, before, "the state before position {at}");
+            self.states.insert(s.slot, next_state(state, token));
+        }
+        if let Some(place) = s.save {
+            self.states.insert(place, self.states[&s.slot]);
+        }
+    }
+
     fn run(&mut self, plan: &StepPlan<u64>) -> StepOutcome {
         for c in &plan.copies {
             self.memory[c.dst as usize] = self.memory[c.src as usize];
@@ -158,6 +195,9 @@ impl Script {
                 let at = s.first_position + i as u32;
                 let block = self.tables[&(s.slot, at / BLOCK)];
                 self.memory[block as usize][(at % BLOCK) as usize] = Some((at, *token));
+            }
+            if self.hybrid {
+                self.run_beside(plan, s);
             }
         }
         let mut outcome = StepOutcome::default();
@@ -194,6 +234,10 @@ impl Script {
             .spoilt
             .push(plan.logits[at].request.0);
     }
+}
+
+fn next_state(state: u64, token: &u32) -> u64 {
+    super::hash([state, u64::from(*token) + 1])
 }
 
 fn fault(scope: Scope) -> Fault {
@@ -258,6 +302,8 @@ impl DeviceRouter for Script {
         }
         if fault.scope == Scope::Device {
             self.memory.fill([None; BLOCK as usize]);
+            self.window.fill([None; BLOCK as usize]);
+            self.states.clear();
             self.tables.clear();
         }
         Ok(())
@@ -272,11 +318,11 @@ impl ClockRouter for Script {
 
 impl SpillRouter for Script {
     fn spill(&mut self, key: u64, blocks: &[u32]) -> bool {
-        if self.spills {
+        if self.spills && !self.hybrid {
             let kept = blocks.iter().map(|b| self.memory[*b as usize]).collect();
             assert!(self.spilled.insert(key, kept).is_none());
         }
-        self.spills
+        self.spills && !self.hybrid
     }
 
     fn restore(&mut self, key: u64, first: u32, blocks: &[u32]) -> bool {
