@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The planner's limits. Each states its default and what it costs.
 
+use crate::policy::Policy;
+
 /// Limits of the planner. The device is planned for the largest step that they allow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannerLimits {
@@ -28,6 +30,8 @@ pub struct PlannerLimits {
     /// Hold the first of the queue back while a running sequence computes a prefix that it would share. Default true.
     /// Costs the wait, saves the second computation.
     pub share_prefill: bool,
+    /// In which order requests are served. Default [`Policy::Fifo`].
+    pub policy: Policy,
 }
 
 impl Default for PlannerLimits {
@@ -42,6 +46,7 @@ impl Default for PlannerLimits {
             max_bias: 8192,
             queue_len: 512,
             share_prefill: true,
+            policy: Policy::Fifo,
         }
     }
 }

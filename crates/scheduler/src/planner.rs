@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The planner: state and clock in, a step plan out.
 //!
-//! One step is planned in this order: reap what was cancelled or is too late; a row for each sequence that decodes, oldest
-//! first, preempting the newest when blocks run out; chunks of running prefills, oldest first; then admissions from the
-//! head of the queue, while a slot, rows and blocks for the whole known text remain. A sequence that was preempted waits
-//! at the place of its arrival, so before everything that came later.
+//! One step is planned in this order: reap what was cancelled or is too late; a row for each sequence that decodes, in
+//! order of rank, preempting the last when blocks run out; chunks of running prefills, in order of rank; then admissions
+//! from the head of the queue, while a slot, rows and blocks for the whole known text remain. A sequence keeps its rank
+//! when it is preempted. The [`Policy`] says what the rank is.
 //!
-//! What is promised: a sequence is admitted only with blocks for all its known tokens, so its prompt finishes unless an
-//! older sequence needs the blocks to go on; the oldest running sequence is never preempted; each request gets exactly
+//! What is promised: a sequence is admitted only with blocks for all its known tokens, so its prompt finishes unless a
+//! sequence of lower rank needs the blocks to go on; the first of those that run is never preempted; each request gets exactly
 //! one last event.
 
 mod admit;
@@ -24,6 +24,7 @@ use crate::effect::Effect;
 use crate::kv::KvAccounts;
 use crate::limits::PlannerLimits;
 use crate::plan::{StepPlan, TableDelta};
+use crate::policy::{Pace, Policy};
 use crate::router::SpillRouter;
 use seq::Seq;
 
@@ -34,15 +35,18 @@ pub struct Planner<S> {
     capacity: u32,
     block: u32,
     slots: Vec<Option<Seq<S>>>,
-    /// Slots in order of admission.
+    /// Slots in order of rank.
     running: Vec<u32>,
-    /// In order of arrival; all came after those that run.
+    /// In order of rank.
     waiting: VecDeque<Seq<S>>,
     plan: StepPlan<S>,
     in_flight: bool,
     left: Budget,
     /// Table entries that changed since the last plan.
     moved: Vec<TableDelta>,
+    /// Requests that came so far.
+    arrivals: u64,
+    pace: Pace,
 }
 
 /// What is left of the step being planned.
@@ -69,13 +73,18 @@ impl<S: Clone> Planner<S> {
     ) -> Option<&StepPlan<S>> {
         assert!(!self.in_flight, "a step is in flight");
         self.reap(now, kv, spill, effects);
+        self.pace.measure(now);
         self.begin();
         self.decode(kv, spill, effects);
+        let held_back = self.hold_prefill();
         self.prefill(kv);
         self.admit(kv, spill, effects);
+        self.left.prefill += held_back;
         if self.plan.tokens.is_empty() {
             return None;
         }
+        self.pace
+            .planned(now, self.limits.max_prefill_tokens - self.left.prefill);
         self.plan.step += 1;
         self.in_flight = true;
         Some(&self.plan)
@@ -97,6 +106,18 @@ impl<S: Clone> Planner<S> {
         };
     }
 
+    /// Takes from the prefill budget what the policy does not give beside decoding rows; returns how much.
+    fn hold_prefill(&mut self) -> u32 {
+        match self.limits.policy {
+            Policy::Slai { between, .. } if !self.plan.tokens.is_empty() => {
+                let most = self.left.prefill;
+                self.left.prefill = self.pace.prefill(between, most);
+                most - self.left.prefill
+            }
+            _ => 0,
+        }
+    }
+
     /// One row for each running sequence that has one row to run.
     fn decode(
         &mut self,
@@ -108,9 +129,9 @@ impl<S: Clone> Planner<S> {
         while let Some(&slot) = self.running.get(i) {
             if self.seq(slot).pending() == 1 {
                 while !self.hold_last(slot, kv) {
-                    self.preempt_newest(kv, spill, effects);
+                    self.preempt_last(kv, spill, effects);
                     if self.running.len() == i {
-                        return; // It was the newest itself.
+                        return; // It was the last itself.
                     }
                 }
                 self.push_rows(slot, 1, kv);
@@ -144,8 +165,8 @@ impl<S: Clone> Planner<S> {
         }
     }
 
-    /// Takes the blocks of the sequence admitted last and puts it back into the queue.
-    fn preempt_newest(
+    /// Takes the blocks of the sequence of last rank and puts it back into the queue.
+    fn preempt_last(
         &mut self,
         kv: &mut dyn KvAccounts,
         spill: &mut dyn SpillRouter,
@@ -168,7 +189,7 @@ impl<S: Clone> Planner<S> {
         kv.release(slot, &seq.tokens[..seq.computed as usize]);
         seq.computed = 0;
         seq.restore = None;
-        self.waiting.push_front(seq); // What runs came before all that waits, so the newest of it comes next.
+        self.enqueue(seq);
     }
 
     fn seq(&self, slot: u32) -> &Seq<S> {

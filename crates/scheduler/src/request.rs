@@ -36,7 +36,7 @@ pub struct Request<S> {
     pub prompt_logprobs: Option<u32>,
     /// The prefix cache is divided by this value (tenant, adapter): no hit crosses it.
     pub namespace: u64,
-    /// Larger goes first under the policy `priority`; unused by `fifo`.
+    /// Lower goes first under [`Policy::Priority`](crate::Policy::Priority), as in vLLM; the others do not look at it.
     pub priority: i32,
     /// Time from submission after which the request fails with
     /// [`FaultKind::Deadline`](crate::FaultKind::Deadline).

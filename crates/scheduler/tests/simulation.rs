@@ -14,7 +14,7 @@ use common::rig::{End, Rig, limits, prompt};
 use common::script::{Mishap, Script};
 use common::{STOP, VOCAB};
 use metrale_scheduler::{
-    Event, FaultKind, FinishReason, Health, PlannerLimits, Request, RequestId, Scope, Turn,
+    Event, FaultKind, FinishReason, Health, PlannerLimits, Policy, Request, RequestId, Scope, Turn,
 };
 use proptest::prelude::*;
 
@@ -99,8 +99,16 @@ fn mishap() -> impl Strategy<Value = Mishap> {
 
 fn any_limits() -> impl Strategy<Value = PlannerLimits> {
     let rows = (1..6u32, 1..40u32, 0..40u32, 0..12u32);
-    (rows, 20..200u32, prop::bool::ANY).prop_map(|((seqs, prefill, more, logits), len, share)| {
-        PlannerLimits {
+    let policy = prop_oneof![
+        3 => Just(Policy::Fifo),
+        2 => (1..50u64).prop_map(|ms| Policy::Priority { ageing: Duration::from_millis(ms) }),
+        2 => (1..20u64, 0..3u64).prop_map(|(between, per_token)| Policy::Slai {
+            between: Duration::from_millis(between),
+            per_token: Duration::from_millis(per_token),
+        }),
+    ];
+    (rows, 20..200u32, prop::bool::ANY, policy).prop_map(
+        |((seqs, prefill, more, logits), len, share, policy)| PlannerLimits {
             max_num_seqs: seqs,
             max_prefill_tokens: prefill,
             max_rows: seqs + more,
@@ -110,8 +118,9 @@ fn any_limits() -> impl Strategy<Value = PlannerLimits> {
             max_bias: 24,
             queue_len: 6,
             share_prefill: share,
-        }
-    })
+            policy,
+        },
+    )
 }
 
 fn build(id: u64, shape: &Shape) -> Request<u64> {
@@ -126,6 +135,7 @@ fn build(id: u64, shape: &Shape) -> Request<u64> {
         logprobs: shape.logprobs,
         prompt_logprobs: shape.prompt_logprobs,
         namespace: shape.namespace,
+        priority: id as i32 % 3 - 1,
         deadline: shape.deadline.map(Duration::from_millis),
         ..Request::new(RequestId(id), tokens, id % 5, shape.max_tokens)
     }
@@ -176,7 +186,7 @@ impl History {
         self.rig.settle();
         let admitted = self.rig.admitted();
         assert!(
-            admitted.is_sorted(),
+            admitted.is_sorted() || self.rig.limits().policy != Policy::Fifo,
             "first come, first admitted: {admitted:?}"
         );
         let spoilt = self.rig.seen.lock().unwrap().spoilt.clone();

@@ -65,10 +65,17 @@ impl<S: Clone> Planner<S> {
             }
             let pending = seq.pending();
             self.slots[slot as usize] = Some(seq);
-            self.running.push(slot);
+            self.run(slot);
             let rows = self.push_rows(slot, pending.min(self.left.prefill), kv);
             self.left.prefill -= rows;
         }
+    }
+
+    /// Puts a slot at its place among those that run.
+    fn run(&mut self, slot: u32) {
+        let rank = self.seq(slot).rank;
+        let at = self.running.partition_point(|s| self.seq(*s).rank < rank);
+        self.running.insert(at, slot);
     }
 
     /// Whether a running sequence is about to store more of the first blocks of `head` than the cache holds.

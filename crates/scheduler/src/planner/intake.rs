@@ -11,6 +11,7 @@ use crate::fault::{Fault, FaultKind, Scope};
 use crate::kv::KvAccounts;
 use crate::limits::{LimitsError, PlannerLimits};
 use crate::plan::StepPlan;
+use crate::policy::Pace;
 use crate::request::{Refusal, Request, RequestId};
 use crate::router::SpillRouter;
 
@@ -34,6 +35,8 @@ impl<S: Clone> Planner<S> {
             in_flight: false,
             left: Budget::default(),
             moved: Vec::new(),
+            arrivals: 0,
+            pace: Pace::default(),
             limits,
         })
     }
@@ -68,7 +71,7 @@ impl<S: Clone> Planner<S> {
         self.waiting.iter().filter(|s| s.cached.is_none()).count()
     }
 
-    /// Puts a request at the end of the queue.
+    /// Puts a request into the queue.
     ///
     /// # Errors
     /// [`Refusal`]; nothing of the request is kept.
@@ -83,8 +86,16 @@ impl<S: Clone> Planner<S> {
         if self.lives(request.id) {
             return Err(Refusal::DuplicateId(request.id));
         }
-        self.waiting.push_back(Seq::new(request, now));
+        self.arrivals += 1;
+        let rank = self.limits.policy.rank(&request, now, self.arrivals);
+        self.enqueue(Seq::new(request, now, rank));
         Ok(())
+    }
+
+    /// Puts a sequence at its place in the queue.
+    pub(super) fn enqueue(&mut self, seq: Seq<S>) {
+        let at = self.waiting.partition_point(|s| s.rank < seq.rank);
+        self.waiting.insert(at, seq);
     }
 
     /// Whether a request of this id runs or waits.

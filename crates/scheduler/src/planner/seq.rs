@@ -7,11 +7,14 @@ use std::time::Duration;
 use super::history::History;
 use crate::event::Usage;
 use crate::plan::LogitRow;
+use crate::policy::Rank;
 use crate::request::Request;
 
 /// A sequence. `tokens` are known (prompt, then generated); KV is stored for the first `computed` of them.
 pub(super) struct Seq<S> {
     pub(super) request: Request<S>,
+    /// Its place among all, see [`Policy`](crate::Policy).
+    pub(super) rank: Rank,
     /// When it fails, on the driver's clock.
     pub(super) deadline: Option<Duration>,
     pub(super) tokens: Vec<u32>,
@@ -33,8 +36,9 @@ pub(super) struct Seq<S> {
 }
 
 impl<S: Clone> Seq<S> {
-    pub(super) fn new(request: Request<S>, now: Duration) -> Seq<S> {
+    pub(super) fn new(request: Request<S>, now: Duration, rank: Rank) -> Seq<S> {
         Seq {
+            rank,
             deadline: request.deadline.map(|d| now.saturating_add(d)),
             tokens: request.prompt.to_vec(),
             computed: 0,

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use metrale_scheduler::{
-    Delivery, Driver, Effect, Event, Fault, FinishReason, Handle, PlannerLimits, Refusal, Request,
-    RequestId, Turn, Usage,
+    Delivery, Driver, Effect, Event, Fault, FinishReason, Handle, PlannerLimits, Policy, Refusal,
+    Request, RequestId, Turn, Usage,
 };
 
 use super::STOP;
@@ -20,6 +20,7 @@ pub struct Rig {
     pub handle: Handle<u64>,
     pub seen: Arc<Mutex<Seen>>,
     pub clock: Arc<AtomicU64>,
+    micros: Arc<AtomicU64>,
     pub logs: BTreeMap<u64, Log>,
     limits: PlannerLimits,
 }
@@ -41,6 +42,7 @@ pub fn limits() -> PlannerLimits {
         max_bias: 64,
         queue_len: 64,
         share_prefill: true,
+        policy: Policy::Fifo,
     }
 }
 
@@ -86,12 +88,14 @@ impl Rig {
         let mut script = Script::new(limits.clone(), blocks);
         set(&mut script);
         let (seen, clock) = (Arc::clone(&script.seen), Arc::clone(&script.clock));
+        let micros = Arc::clone(&script.micros);
         let driver = Driver::new(limits.clone(), script, kv).unwrap();
         Rig {
             handle: driver.handle(),
             driver,
             seen,
             clock,
+            micros,
             logs: BTreeMap::new(),
             limits,
         }
@@ -144,6 +148,10 @@ impl Rig {
 
     pub fn tick(&self, millis: u64) {
         self.clock.fetch_add(millis, Ordering::Relaxed);
+    }
+
+    pub fn now_micros(&self) -> u64 {
+        self.clock.load(Ordering::Relaxed) * 1000 + self.micros.load(Ordering::Relaxed)
     }
 
     pub fn events(&self, id: u64) -> Vec<Event> {

@@ -61,6 +61,9 @@ pub struct Script {
     pub clock: Arc<AtomicU64>,
     /// The clock goes on by this much with each step.
     pub step_millis: u64,
+    /// And by this much with each row.
+    pub row_micros: u64,
+    pub micros: Arc<AtomicU64>,
 }
 
 /// What a test can look at.
@@ -94,6 +97,8 @@ impl Script {
             seen: Arc::default(),
             clock: Arc::default(),
             step_millis: 1,
+            row_micros: 0,
+            micros: Arc::default(),
         }
     }
 
@@ -251,6 +256,8 @@ impl DeviceRouter for Script {
         assert!(self.pending.is_none() && !self.lost);
         self.step += 1;
         self.clock.fetch_add(self.step_millis, Ordering::Relaxed);
+        let micros = self.row_micros * u64::from(plan.rows());
+        self.micros.fetch_add(micros, Ordering::Relaxed);
         self.guarded(|s| s.check(plan));
         self.seen.lock().unwrap().plans.push(plan.clone());
         match self.mishaps.get(&self.step).copied() {
@@ -313,6 +320,7 @@ impl DeviceRouter for Script {
 impl ClockRouter for Script {
     fn now(&mut self) -> Duration {
         Duration::from_millis(self.clock.load(Ordering::Relaxed))
+            + Duration::from_micros(self.micros.load(Ordering::Relaxed))
     }
 }
 
