@@ -90,9 +90,38 @@ pub struct Point {
     pub grid: Vec<String>,
     /// Dynamic shared memory in bytes; 0 unless stated.
     pub shared: Option<String>,
+    /// Whether it may start while the launch before it ends (programmatic dependent launch): its kernel waits before it
+    /// touches what that one wrote.
+    #[serde(default)]
+    pub pdl: bool,
+    /// Blocks of a cluster in x, y, z.
+    pub cluster: Option<[u32; 3]>,
+    /// Tensor maps: hidden parameters after the family's arguments, in this order.
+    #[serde(default)]
+    pub maps: Vec<Map>,
     /// Bytes that each buffer argument must hold at least, by name.
     #[serde(default)]
     pub needs: BTreeMap<String, String>,
+}
+
+/// A tensor map over a buffer of the point.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Map {
+    /// The buffer argument's name.
+    pub buffer: String,
+    /// Format of its values, by name.
+    pub elem: String,
+    /// Values in each dimension, the innermost first: formulas.
+    pub dims: Vec<String>,
+    /// Bytes from one index to the next, of each dimension but the innermost: formulas.
+    #[serde(default)]
+    pub strides: Vec<String>,
+    /// Values of the box that one copy takes, in each dimension: formulas.
+    pub tile: Vec<String>,
+    /// Bytes of the swizzle pattern: 0 (none), 32, 64 or 128.
+    #[serde(default)]
+    pub swizzle: u32,
 }
 
 pub(crate) fn read_hardware(path: &Path) -> Result<Hardware, ClosureError> {

@@ -95,6 +95,28 @@ pub enum ArgDecl {
     Step,
 }
 
+impl ArgDecl {
+    /// The argument's name; `step` for the step block.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            ArgDecl::Buf { name, .. } | ArgDecl::U32(name) | ArgDecl::F32(name) => name,
+            ArgDecl::Step => "step",
+        }
+    }
+
+    /// What kind of value it takes, in words.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            ArgDecl::Buf { .. } => "a span",
+            ArgDecl::U32(_) => "a u32",
+            ArgDecl::F32(_) => "an f32",
+            ArgDecl::Step => "the step block",
+        }
+    }
+}
+
 /// The value of one argument, fixed when a launch is bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Arg {
@@ -111,6 +133,19 @@ pub enum Arg {
     F32(f32),
     /// The step block of the submit.
     Step,
+}
+
+impl Arg {
+    /// What kind of value it is, in words.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Arg::Buf { .. } => "a span",
+            Arg::U32(_) => "a u32",
+            Arg::F32(_) => "an f32",
+            Arg::Step => "the step block",
+        }
+    }
 }
 
 /// Row counts `min..=max` for which a point is chosen.

@@ -3,7 +3,8 @@
 
 use std::fmt::Write as _;
 
-use metrale_closure::{Resolved, ResolvedPoint};
+use metrale_closure::{Map, Resolved, ResolvedPoint};
+use metrale_core::Elem;
 
 use super::super::formula::{Formula, Op, Var};
 use super::super::{Result, id};
@@ -99,8 +100,19 @@ fn point(resolved: &ResolvedPoint, families: &Families, images: &[ImageFile]) ->
     let formula = |text: &str| Formula::parse(text, &names).map(|f| rust(&f));
     let mut grid = Vec::new();
     for i in 0..3 {
-        grid.push(formula(p.grid.get(i).map_or("1", String::as_str))?);
+        let text = p.grid.get(i).map_or("1", String::as_str);
+        grid.push(formula(text).map_err(|e| format!("grid: {e}"))?);
     }
+    let cluster = p.cluster.unwrap_or([1; 3]);
+    if cluster.contains(&0) || cluster.iter().product::<u32>() > MAX_CLUSTER {
+        return Err(format!(
+            "cluster: 1 to {MAX_CLUSTER} blocks, none of them 0"
+        ));
+    }
+    let maps = p.maps.iter().enumerate().map(|(i, m)| {
+        map(m, args, &names).map_err(|e| format!("maps, the {}. ({}): {e}", i + 1, m.buffer))
+    });
+    let maps = maps.collect::<Result<Vec<_>>>()?;
     let mut needs = Vec::new();
     for (i, arg) in args.iter().enumerate() {
         if let Arg::Buf(name, _) = arg {
@@ -108,7 +120,10 @@ fn point(resolved: &ResolvedPoint, families: &Families, images: &[ImageFile]) ->
                 .needs
                 .get(name)
                 .ok_or_else(|| format!("needs.{name} is missing"))?;
-            needs.push(format!("({i}, {})", formula(need)?));
+            needs.push(format!(
+                "({i}, {})",
+                formula(need).map_err(|e| format!("needs.{name}: {e}"))?
+            ));
         }
     }
     if needs.len() != p.needs.len() {
@@ -127,16 +142,61 @@ fn point(resolved: &ResolvedPoint, families: &Families, images: &[ImageFile]) ->
         .collect();
     let image = images.iter().position(|i| i.source == p.file).unwrap_or(0);
     Ok(format!(
-        "Point {{ id: {:?}, image: {image}, entry: {:?}, block: {}, grid: [{}], shared: {}, args: &[{}], needs: &[{}] }},\n",
+        "Point {{ id: {:?}, image: {image}, entry: {:?}, block: {}, grid: [{}], shared: {}, pdl: {}, cluster: {cluster:?}, \
+         maps: &[{}], args: &[{}], needs: &[{}] }},\n",
         p.id,
         p.entry,
         p.block,
         grid.join(", "),
-        formula(p.shared.as_deref().unwrap_or("0"))?,
+        formula(p.shared.as_deref().unwrap_or("0")).map_err(|e| format!("shared: {e}"))?,
+        p.pdl,
+        maps.join(", "),
         args.join(", "),
         needs.join(", ")
     ))
 }
+
+/// Blocks of the largest cluster that any device takes.
+const MAX_CLUSTER: u32 = 16;
+
+/// A tensor map, as far as it can be checked without numbers; the driver checks those.
+fn map(map: &Map, args: &[Arg], names: &[Option<&str>]) -> Result<String> {
+    let is_buffer = |a: &Arg| matches!(a, Arg::Buf(name, _) if *name == map.buffer);
+    let arg = args.iter().position(is_buffer);
+    let arg = arg.ok_or("buffer: no buffer of the family")?;
+    let elem = Elem::from_name(&map.elem).filter(|e| MAPPED.contains(e));
+    let elem = elem.ok_or_else(|| format!("elem: `{}` cannot be mapped", map.elem))?;
+    let rank = map.dims.len();
+    if rank == 0 || rank > 5 {
+        return Err("dims: one to five dimensions".into());
+    }
+    if map.strides.len() != rank - 1 {
+        return Err("strides: one for each dimension but the innermost".into());
+    }
+    if map.tile.len() != rank {
+        return Err("tile: one for each dimension".into());
+    }
+    if ![0, 32, 64, 128].contains(&map.swizzle) {
+        return Err("swizzle: 0, 32, 64 or 128".into());
+    }
+    let list = |field: &str, texts: &[String]| {
+        let parsed = texts.iter().map(|t| {
+            let formula = Formula::parse(t, names).map_err(|e| format!("{field}: {e}"))?;
+            Ok(rust(&formula))
+        });
+        parsed.collect::<Result<Vec<_>>>().map(|v| v.join(", "))
+    };
+    Ok(format!(
+        "Map {{ arg: {arg}, elem: Elem::{elem:?}, dims: &[{}], strides: &[{}], tile: &[{}], swizzle: {} }}",
+        list("dims", &map.dims)?,
+        list("strides", &map.strides)?,
+        list("tile", &map.tile)?,
+        map.swizzle
+    ))
+}
+
+/// Formats that a tensor map can state.
+const MAPPED: [Elem; 5] = [Elem::U8, Elem::F8E4M3, Elem::F16, Elem::BF16, Elem::F32];
 
 /// The formula as a constant expression.
 fn rust(formula: &Formula) -> String {
@@ -151,6 +211,7 @@ fn rust(formula: &Formula) -> String {
             Op::Add => "formula::Op::Add".into(),
             Op::Mul => "formula::Op::Mul".into(),
             Op::Tiles => "formula::Op::Tiles".into(),
+            Op::Min => "formula::Op::Min".into(),
         })
         .collect();
     format!("Formula(std::borrow::Cow::Borrowed(&[{}]))", ops.join(", "))

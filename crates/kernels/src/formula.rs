@@ -4,7 +4,7 @@
 //! ```text
 //! sum     = product { "+" product }
 //! product = factor { "*" factor }
-//! factor  = integer | name | "tiles(" sum "," integer ")" | "(" sum ")"
+//! factor  = integer | name | "tiles(" sum "," integer ")" | "min(" sum "," sum ")" | "(" sum ")"
 //! ```
 //! `tiles(n, m)` is n over m, rounded up. A name is a u32 argument of the family, or else one of [`Var`]'s.
 //!
@@ -23,6 +23,8 @@ pub enum Var {
     UnitRows(u8),
     /// Sequences that hold a block table.
     Slots,
+    /// Multiprocessors of the device: the grid of a kernel that walks its own list of tiles.
+    Processors,
 }
 
 /// One step of a formula.
@@ -40,6 +42,8 @@ pub enum Op {
     Mul,
     /// Divides the second by the top, rounding up.
     Tiles,
+    /// The smaller of the top two.
+    Min,
 }
 
 /// A formula in postfix order.
@@ -64,11 +68,12 @@ impl Formula {
                 Op::Num(n) => u64::from(n),
                 Op::Arg(i) => u64::from(values.arg(i)),
                 Op::Var(v) => u64::from(values.var(v)),
-                Op::Add | Op::Mul | Op::Tiles => {
+                Op::Add | Op::Mul | Op::Tiles | Op::Min => {
                     let (b, a) = (stack.pop()?, stack.pop()?);
                     match op {
                         Op::Add => a.checked_add(b)?,
                         Op::Mul => a.checked_mul(b)?,
+                        Op::Min => a.min(b),
                         _ if b == 0 => return None,
                         _ => a.div_ceil(b),
                     }
@@ -77,6 +82,12 @@ impl Formula {
             stack.push(value);
         }
         stack.pop()
+    }
+
+    /// Whether it is the number 0.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        matches!(self.0[..], [Op::Num(0)])
     }
 
     /// Whether it depends on a value.
@@ -187,6 +198,13 @@ impl<'a> Parser<'a> {
             self.ops.push(Op::Tiles);
             return self.expect(')');
         }
+        if word == "min" && self.take('(') {
+            self.sum(depth + 1)?;
+            self.expect(',')?;
+            self.sum(depth + 1)?;
+            self.ops.push(Op::Min);
+            return self.expect(')');
+        }
         let op = self.value(word)?;
         self.ops.push(op);
         Ok(())
@@ -212,6 +230,7 @@ impl<'a> Parser<'a> {
                 Var::UnitRows(arg("rows_unit").ok_or("the family has no argument rows_unit")?)
             }
             "slots" => Var::Slots,
+            "processors" => Var::Processors,
             _ => {
                 return Err(format!(
                     "`{word}` is neither a number, nor a u32 argument of the family, nor a known value"
@@ -244,6 +263,7 @@ mod tests {
                     }
                 }
                 Var::Slots => 2,
+                Var::Processors => 132,
             }
         }
     }
@@ -261,6 +281,8 @@ mod tests {
         assert_eq!(eval("tiles(n + k, 32) * rows", [33, 31, 0]), Some(14));
         assert_eq!(eval("unit_rows*slots", [0, 0, 1]), Some(6));
         assert_eq!(eval("unit_rows * slots", [0, 0, 0]), Some(14));
+        assert_eq!(eval("min(tiles(n, 8), processors)", [800, 0, 0]), Some(100));
+        assert_eq!(eval("min(n, processors) * 2", [800, 0, 0]), Some(264));
         assert_eq!(eval("n * n * n", [u32::MAX, 0, 0]), None, "overflow");
     }
 
@@ -273,6 +295,8 @@ mod tests {
             "(n",
             "tiles(n, 0)",
             "tiles(n, k)",
+            "min(n)",
+            "min(n, k",
             "m",
             "-1",
             "n / 2",

@@ -11,7 +11,7 @@
 
 pub mod formula;
 
-use metrale_core::{ArgDecl, KernelTarget};
+use metrale_core::{ArgDecl, Elem, KernelTarget};
 
 pub use formula::{Formula, Values, Var};
 
@@ -58,10 +58,34 @@ pub struct Point {
     pub grid: [Formula; 3],
     /// Dynamic shared memory in bytes.
     pub shared: Formula,
+    /// Whether it may start while the launch before it ends: its kernel waits (`griddepcontrol.wait`) before it touches
+    /// what that one wrote.
+    pub pdl: bool,
+    /// Blocks of a cluster in x, y, z; all 1 without clusters. The grid is rounded up to whole clusters.
+    pub cluster: [u32; 3],
+    /// Tensor maps: parameters after the family's arguments, made when the launch is bound.
+    pub maps: &'static [Map],
     /// The family's arguments.
     pub args: &'static [ArgDecl],
     /// Bytes that the buffer of an argument (by index) must hold at least.
     pub needs: &'static [(usize, Formula)],
+}
+
+/// A tensor map over the buffer of an argument.
+#[derive(Debug)]
+pub struct Map {
+    /// The argument's index.
+    pub arg: usize,
+    /// Format of its values.
+    pub elem: Elem,
+    /// Values in each dimension, the innermost first.
+    pub dims: &'static [Formula],
+    /// Bytes from one index to the next, of each dimension but the innermost.
+    pub strides: &'static [Formula],
+    /// Values of the box that one copy takes, in each dimension.
+    pub tile: &'static [Formula],
+    /// Bytes of the swizzle pattern: 0, 32, 64 or 128.
+    pub swizzle: u32,
 }
 
 impl Target {

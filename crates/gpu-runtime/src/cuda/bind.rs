@@ -3,10 +3,12 @@
 
 use cudarc::driver::sys;
 use metrale_core::{Access, Arg, ArgDecl, PointId, RowRange, StepCounts, StepLimits};
+use metrale_kernels::formula::Op;
 use metrale_kernels::{Formula, Point, Values, Var};
 
 use super::arenas::Arenas;
-use crate::error::{BindError, DeviceFault};
+use super::maps;
+use crate::error::BindError;
 
 /// A point with its function on the device.
 #[derive(Clone, Copy, Debug)]
@@ -22,10 +24,20 @@ unsafe impl Send for Resolved {}
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) arenas: u32,
-    points: Vec<(RowRange, Resolved)>,
+    points: Vec<BoundPoint>,
     /// One 64-bit word an argument: addresses, or a scalar in the low half.
-    words: Vec<u64>,
+    pub(super) words: Vec<u64>,
     scalars: Vec<u32>,
+    processors: u32,
+}
+
+/// A point of a group, with what is its own.
+#[derive(Debug)]
+pub(super) struct BoundPoint {
+    range: RowRange,
+    pub(super) resolved: Resolved,
+    /// Parameters after the family's arguments.
+    pub(super) maps: Vec<sys::CUtensorMap>,
 }
 
 /// What a launch counts its rows in.
@@ -36,19 +48,13 @@ pub(super) enum RowsOf {
     Nothing,
 }
 
-/// A launch ready for the driver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Geometry {
-    pub(super) grid: [u32; 3],
-    pub(super) block: u32,
-    pub(super) shared: u32,
-}
-
-struct Env<'a> {
-    scalars: &'a [u32],
-    rows: u32,
-    logits_rows: u32,
-    slots: u32,
+/// What formulas are evaluated over.
+pub(super) struct Env<'a> {
+    pub(super) scalars: &'a [u32],
+    pub(super) rows: u32,
+    pub(super) logits_rows: u32,
+    pub(super) slots: u32,
+    pub(super) processors: u32,
 }
 
 impl Values for Env<'_> {
@@ -63,6 +69,7 @@ impl Values for Env<'_> {
             Var::UnitRows(arg) if self.arg(arg) == 0 => self.rows,
             Var::UnitRows(_) => self.logits_rows,
             Var::Slots => self.slots,
+            Var::Processors => self.processors,
         }
     }
 }
@@ -71,6 +78,7 @@ impl Bound {
     pub(super) fn new(
         id: u32,
         arenas: &Arenas,
+        processors: u32,
         points: &[(RowRange, Resolved)],
         args: &[Arg],
     ) -> Result<Bound, BindError> {
@@ -86,53 +94,60 @@ impl Bound {
                 first.point.id, other.point.id
             )));
         }
-        let mut words = Vec::new();
-        for (_, resolved) in points {
-            words = check(resolved.point, arenas, args)?;
+        let (mut words, mut bound) = (Vec::new(), Vec::new());
+        for (range, resolved) in points {
+            words = check(resolved.point, arenas, processors, args)?;
+            let scalars = scalars(&words);
+            let env = limits_env(&arenas.limits, processors, &scalars);
+            bound.push(BoundPoint {
+                range: *range,
+                resolved: *resolved,
+                maps: maps::encode(resolved.point, &words, &env)?,
+            });
         }
-        // The 64-bit words of scalars carry them in the low half.
-        let scalars = words.iter().map(|w| *w as u32).collect();
         Ok(Bound {
             arenas: id,
-            points: points.to_vec(),
+            points: bound,
+            scalars: scalars(&words),
             words,
-            scalars,
+            processors,
         })
     }
 
     /// The point for a row count; `None` if no range holds it.
-    pub(super) fn point(&self, rows: u32) -> Option<Resolved> {
-        self.points
-            .iter()
-            .find(|(range, _)| range.contains(rows))
-            .map(|(_, r)| *r)
+    pub(super) fn point(&self, rows: u32) -> Option<&BoundPoint> {
+        self.points.iter().find(|p| p.range.contains(rows))
     }
 
     /// The point's name, for messages.
     pub(super) fn name(&self) -> &'static str {
-        self.points[0].1.point.id
+        self.points[0].resolved.point.id
     }
 
-    /// What limits the steps of a program that holds this launch: what its grid counts.
+    /// What limits the steps of a program that holds this launch: what its grid counts; where a kernel walks its tiles on a
+    /// grid of its own, what the buffers count that it writes.
     pub(super) fn rows_of(&self) -> RowsOf {
-        let grid = &self.points[0].1.point.grid;
-        let uses = |wanted: fn(Var) -> bool| grid.iter().any(|f| f.uses(wanted));
-        let unit = grid
-            .iter()
-            .flat_map(|f| f.0.iter())
-            .find_map(|op| match op {
-                metrale_kernels::formula::Op::Var(Var::UnitRows(arg)) => {
-                    Some(self.scalars[usize::from(*arg)])
-                }
-                _ => None,
-            });
-        match unit {
-            Some(0) => RowsOf::Step,
-            Some(_) => RowsOf::Logits,
-            None if uses(|v| v == Var::Rows) => RowsOf::Step,
-            None if uses(|v| v == Var::LogitsRows) => RowsOf::Logits,
-            None => RowsOf::Nothing,
-        }
+        let point = self.points[0].resolved.point;
+        let written = |i: usize| match point.args[i] {
+            ArgDecl::Buf { access, .. } => access != Access::Read,
+            _ => false,
+        };
+        let buffers = point.needs.iter().filter(|(i, _)| written(*i));
+        let mut counts = point.grid.iter().chain(buffers.map(|(_, need)| need));
+        let found = counts.find_map(|f| self.counted(f));
+        found.unwrap_or(RowsOf::Nothing)
+    }
+
+    fn counted(&self, formula: &Formula) -> Option<RowsOf> {
+        formula.0.iter().find_map(|op| match op {
+            Op::Var(Var::Rows) => Some(RowsOf::Step),
+            Op::Var(Var::LogitsRows) => Some(RowsOf::Logits),
+            Op::Var(Var::UnitRows(arg)) => match self.scalars[usize::from(*arg)] {
+                0 => Some(RowsOf::Step),
+                _ => Some(RowsOf::Logits),
+            },
+            _ => None,
+        })
     }
 
     /// How many rows a step has for this launch.
@@ -144,66 +159,28 @@ impl Bound {
         }
     }
 
-    /// Grid and block for steps of at most `bucket` rows.
-    pub(super) fn geometry(
-        &self,
-        point: &Point,
-        bucket: u32,
-        limits: &StepLimits,
-    ) -> Result<Geometry, DeviceFault> {
-        let env = Env {
-            scalars: &self.scalars,
+    /// What formulas of a launch are evaluated over, for steps of at most `bucket` rows.
+    pub(super) fn env(&self, bucket: u32, limits: &StepLimits) -> Env<'_> {
+        Env {
             rows: bucket,
             logits_rows: bucket,
-            slots: limits.slots,
-        };
-        let value = |f: &Formula| f.eval(&env).and_then(|v| u32::try_from(v).ok());
-        let bad = || DeviceFault::rejected(format!("{}: no grid for {bucket} rows", point.id));
-        let mut grid = [0; 3];
-        for (to, formula) in grid.iter_mut().zip(&point.grid) {
-            // A dimension of 0 (no rows) is no launch for the driver: one block that finds nothing to do.
-            *to = value(formula).ok_or_else(bad)?.max(1);
+            ..limits_env(limits, self.processors, &self.scalars)
         }
-        if grid[1] > 65_535 || grid[2] > 65_535 {
-            return Err(bad());
-        }
-        let shared = value(&point.shared).ok_or_else(bad)?;
-        Ok(Geometry {
-            grid,
-            block: point.block,
-            shared,
-        })
     }
+}
 
-    /// Launches on `stream`, or records the launch where the stream is capturing.
-    pub(super) fn launch(
-        &self,
-        resolved: Resolved,
-        g: Geometry,
-        stream: sys::CUstream,
-    ) -> sys::CUresult {
-        let mut words = self.words.clone();
-        let mut params: Vec<*mut std::ffi::c_void> = words
-            .iter_mut()
-            .map(|w| std::ptr::from_mut(w).cast())
-            .collect();
-        // SAFETY: the function is of a loaded module; each parameter points to as many bytes as its kernel declares, which
-        // the family's argument list fixes (addresses 8, scalars 4); the driver copies them before it returns.
-        unsafe {
-            sys::cuLaunchKernel(
-                resolved.function,
-                g.grid[0],
-                g.grid[1],
-                g.grid[2],
-                g.block,
-                1,
-                1,
-                g.shared,
-                stream,
-                params.as_mut_ptr(),
-                std::ptr::null_mut(),
-            )
-        }
+/// The low half of each word: scalars stand there.
+fn scalars(words: &[u64]) -> Vec<u32> {
+    words.iter().map(|w| *w as u32).collect()
+}
+
+fn limits_env<'a>(limits: &StepLimits, processors: u32, scalars: &'a [u32]) -> Env<'a> {
+    Env {
+        scalars,
+        rows: limits.rows,
+        logits_rows: limits.logits_rows,
+        slots: limits.slots,
+        processors,
     }
 }
 
@@ -211,11 +188,16 @@ fn family(point: &Point) -> &'static str {
     point.id.split('/').next().unwrap_or(point.id)
 }
 
-fn id(point: &Point) -> PointId {
+pub(super) fn id(point: &Point) -> PointId {
     PointId::parse(point.id).unwrap_or_else(|| PointId::new("unknown", "point"))
 }
 
-fn check(point: &'static Point, arenas: &Arenas, args: &[Arg]) -> Result<Vec<u64>, BindError> {
+fn check(
+    point: &'static Point,
+    arenas: &Arenas,
+    processors: u32,
+    args: &[Arg],
+) -> Result<Vec<u64>, BindError> {
     if point.args.len() != args.len() {
         return Err(BindError::Count {
             point: id(point),
@@ -226,7 +208,7 @@ fn check(point: &'static Point, arenas: &Arenas, args: &[Arg]) -> Result<Vec<u64
     let mismatch = |index: usize, wanted: String, got: String| BindError::Argument {
         point: id(point),
         index,
-        name: name(&point.args[index]).into(),
+        name: point.args[index].name().into(),
         wanted,
         got,
     };
@@ -248,16 +230,11 @@ fn check(point: &'static Point, arenas: &Arenas, args: &[Arg]) -> Result<Vec<u64
             (ArgDecl::U32(_), Arg::U32(v)) => u64::from(*v),
             (ArgDecl::F32(_), Arg::F32(v)) => u64::from(v.to_bits()),
             (ArgDecl::Step, Arg::Step) => arenas.ring.device_address(),
-            _ => return Err(mismatch(i, decl_kind(decl).into(), arg_kind(arg).into())),
+            _ => return Err(mismatch(i, decl.kind().into(), arg.kind().into())),
         });
     }
-    let scalars: Vec<u32> = words.iter().map(|w| *w as u32).collect();
-    let env = Env {
-        scalars: &scalars,
-        rows: arenas.limits.rows,
-        logits_rows: arenas.limits.logits_rows,
-        slots: arenas.limits.slots,
-    };
+    let scalars = scalars(&words);
+    let env = limits_env(&arenas.limits, processors, &scalars);
     let mut sizes = Vec::new();
     for ((i, span, access, address), (index, need)) in spans.iter().zip(point.needs) {
         debug_assert_eq!(i, index, "the registry lists needs in the order of buffers");
@@ -277,36 +254,11 @@ fn check(point: &'static Point, arenas: &Arenas, args: &[Arg]) -> Result<Vec<u64
             if written && overlap && *need > 0 && *other_need > 0 {
                 let wanted = format!(
                     "bytes that {} does not use, since one is written",
-                    name(&point.args[sizes[n].0])
+                    point.args[sizes[n].0].name()
                 );
                 return Err(mismatch(*other, wanted, "an overlap".into()));
             }
         }
     }
     Ok(words)
-}
-
-fn name(decl: &ArgDecl) -> &'static str {
-    match decl {
-        ArgDecl::Buf { name, .. } | ArgDecl::U32(name) | ArgDecl::F32(name) => name,
-        ArgDecl::Step => "step",
-    }
-}
-
-fn decl_kind(decl: &ArgDecl) -> &'static str {
-    match decl {
-        ArgDecl::Buf { .. } => "a span",
-        ArgDecl::U32(_) => "a u32",
-        ArgDecl::F32(_) => "an f32",
-        ArgDecl::Step => "the step block",
-    }
-}
-
-fn arg_kind(arg: &Arg) -> &'static str {
-    match arg {
-        Arg::Buf { .. } => "a span",
-        Arg::U32(_) => "a u32",
-        Arg::F32(_) => "an f32",
-        Arg::Step => "the step block",
-    }
 }

@@ -15,18 +15,19 @@ mod bind;
 mod driver;
 mod fault;
 mod fences;
+mod launch;
+mod maps;
 mod mirror;
 mod open;
 mod program;
+mod state;
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cudarc::driver::sys;
-use metrale_core::{
-    ArenaKind, Arg, MemoryPlan, PointId, RowRange, StepBlock, StepLayout, StepLimits,
-};
+use metrale_core::{ArenaKind, Arg, MemoryPlan, PointId, RowRange, StepBlock, StepLimits};
 use metrale_kernels::Target;
 
 use crate::backend::{
@@ -34,10 +35,11 @@ use crate::backend::{
 };
 use crate::error::{BindError, DeviceFault, OutOfMemory, Unresolved};
 use arenas::Arenas;
-use bind::{Bound, Resolved};
+use bind::Bound;
 use driver::{Context, Stream, check};
 use fences::Fences;
 use program::Recorded;
+use state::{Pause, State, known, unknown};
 
 pub use open::CudaStartError;
 
@@ -58,39 +60,6 @@ pub struct CudaBackend {
     context: Context,
 }
 
-#[derive(Debug)]
-struct State {
-    /// The fault that lost the context.
-    lost: Option<DeviceFault>,
-    next: u32,
-    fences: Fences,
-    programs: HashMap<u32, Recorded>,
-    launches: HashMap<u32, Bound>,
-    arenas: HashMap<u32, Arenas>,
-    functions: Vec<Option<Resolved>>,
-    images: Vec<Option<Module>>,
-    stream: Stream,
-}
-
-/// A loaded image.
-#[derive(Debug)]
-struct Module(sys::CUmodule);
-
-// SAFETY: a module handle is valid in every thread.
-unsafe impl Send for Module {}
-
-impl Drop for Module {
-    fn drop(&mut self) {
-        // SAFETY: loaded once; functions of it are gone with the state.
-        unsafe { sys::cuModuleUnload(self.0) };
-    }
-}
-
-/// A step is waited for by looking at its fence: this long without giving up the processor ...
-const SPIN: Duration = Duration::from_micros(50);
-/// ... and then in naps of this length.
-const NAP: Duration = Duration::from_micros(20);
-
 impl CudaBackend {
     /// Opens a device.
     ///
@@ -101,6 +70,8 @@ impl CudaBackend {
             context,
             target,
             info,
+            processors,
+            shared_limit,
         } = open::open(options.ordinal)?;
         let state = State {
             lost: None,
@@ -112,6 +83,8 @@ impl CudaBackend {
             functions: vec![None; target.points.len()],
             images: target.images.iter().map(|_| None).collect(),
             stream: Stream::new()?,
+            processors,
+            shared_limit,
         };
         Ok(CudaBackend {
             info,
@@ -170,149 +143,6 @@ impl CudaBackend {
         }
         result
     }
-}
-
-impl State {
-    fn id(&mut self) -> u32 {
-        self.next += 1;
-        self.next
-    }
-
-    fn retire(&mut self) -> Result<(), DeviceFault> {
-        let arenas = &self.arenas;
-        self.fences
-            .retire(|(id, slot)| arenas.get(&id)?.ring.record(slot))
-    }
-
-    /// Waits until a fence is passed, without a limit: for places where the caller cannot go on otherwise.
-    fn finish(&mut self, fence: u64) -> Result<(), DeviceFault> {
-        let mut pause = Pause::new();
-        loop {
-            self.retire()?;
-            if self.fences.passed(fence) {
-                return Ok(());
-            }
-            pause.once(Duration::MAX);
-        }
-    }
-
-    /// Loads the image of a point if need be, and finds its entry.
-    fn function(&mut self, target: &'static Target, index: usize) -> Result<Resolved, DeviceFault> {
-        if let Some(resolved) = self.functions[index] {
-            return Ok(resolved);
-        }
-        let point = &target.points[index];
-        let image = &target.images[point.image];
-        if self.images[point.image].is_none() {
-            let mut module = std::ptr::null_mut();
-            // SAFETY: a whole image, as the compiler wrote it.
-            let loaded = unsafe { sys::cuModuleLoadData(&mut module, image.bytes.as_ptr().cast()) };
-            check(&format!("loading the kernels of {}", image.file), loaded)?;
-            self.images[point.image] = Some(Module(module));
-        }
-        let Some(Module(module)) = &self.images[point.image] else {
-            return Err(DeviceFault::rejected("an image vanished"));
-        };
-        let entry = std::ffi::CString::new(point.entry).map_err(|_| {
-            DeviceFault::rejected(format!("{}: a zero byte in its entry", point.id))
-        })?;
-        let mut function = std::ptr::null_mut();
-        // SAFETY: the module is loaded, the name is terminated. The function is loaded at once, not at its first launch:
-        // that would be inside a capture.
-        unsafe {
-            let found = sys::cuModuleGetFunction(&mut function, *module, entry.as_ptr());
-            check(&format!("finding {} in {}", point.entry, image.file), found)?;
-            check(
-                &format!("loading {}", point.entry),
-                sys::cuFuncLoad(function),
-            )?;
-        }
-        let resolved = Resolved { point, function };
-        self.functions[index] = Some(resolved);
-        Ok(resolved)
-    }
-
-    /// Copies a step block to the device in stream order. Returns the fault record's place.
-    fn send(&mut self, arenas: u32, step: &StepBlock) -> Result<fences::Record, DeviceFault> {
-        let Some(memory) = self.arenas.get(&arenas) else {
-            return Err(unknown("arenas", arenas.into()));
-        };
-        let wanted = StepLayout::new(memory.limits);
-        if step.layout().words() > wanted.words() {
-            return Err(DeviceFault::rejected(format!(
-                "the step block has {} words, and the arenas were reserved for {}",
-                step.layout().words(),
-                wanted.words()
-            )));
-        }
-        let busy = memory.ring.busy_until();
-        self.finish(busy)?;
-        let Some(memory) = self.arenas.get_mut(&arenas) else {
-            return Err(unknown("arenas", arenas.into()));
-        };
-        memory.touched();
-        let (slot, host, bytes) = memory.ring.fill(step);
-        let device = memory.ring.device_address();
-        // SAFETY: the slot is page-locked and stays until its fence is passed; the device block is as long as any.
-        let copied = unsafe {
-            sys::cuMemcpyHtoDAsync_v2(
-                device,
-                host as *const std::ffi::c_void,
-                bytes,
-                self.stream.0,
-            )
-        };
-        check("sending a step block", copied)?;
-        Ok((arenas, slot))
-    }
-
-    /// The fence behind a step that was sent and whose work was started.
-    fn sent(&mut self, record: fences::Record) -> Result<u64, DeviceFault> {
-        let fence = self.fences.push(&self.stream, Some(record))?;
-        if let Some(memory) = self.arenas.get_mut(&record.0) {
-            memory.ring.sent(record.1, fence);
-        }
-        Ok(fence)
-    }
-
-    fn progress(&mut self, fence: Fence) -> Result<Progress, DeviceFault> {
-        if !self.fences.knows(fence.0) {
-            return Err(unknown("fence", fence.0));
-        }
-        self.retire()?;
-        if !self.fences.passed(fence.0) {
-            return Ok(Progress::Running);
-        }
-        match self.fences.fault(fence.0) {
-            Some(fault) => Err(fault.clone()),
-            None => Ok(Progress::Done),
-        }
-    }
-}
-
-/// Looks again and again, first without rest, then in naps.
-struct Pause {
-    since: Instant,
-}
-
-impl Pause {
-    fn new() -> Pause {
-        Pause {
-            since: Instant::now(),
-        }
-    }
-
-    fn once(&mut self, at_most: Duration) {
-        if self.since.elapsed() < SPIN {
-            std::hint::spin_loop();
-        } else {
-            std::thread::sleep(NAP.min(at_most));
-        }
-    }
-}
-
-fn unknown(what: &str, id: u64) -> DeviceFault {
-    DeviceFault::rejected(format!("{what} {id} does not exist on this device"))
 }
 
 impl GpuBackend for CudaBackend {
@@ -385,7 +215,7 @@ impl GpuBackend for CudaBackend {
             return Err(BindError::Points("a kernel that was not resolved".into()));
         };
         let memory = state.arenas.get(&arenas.0).ok_or(BindError::Arenas)?;
-        let bound = Bound::new(arenas.0, memory, &resolved, args)?;
+        let bound = Bound::new(arenas.0, memory, state.processors, &resolved, args)?;
         let id = state.id();
         state.launches.insert(id, bound);
         Ok(Launch(id))
@@ -451,11 +281,7 @@ impl GpuBackend for CudaBackend {
             let Some(memory) = state.arenas.get(&bound.arenas) else {
                 return Err(unknown("arenas", bound.arenas.into()));
             };
-            let geometry = bound.geometry(point.point, rows, &memory.limits)?;
-            check(
-                point.point.id,
-                bound.launch(point, geometry, state.stream.0),
-            )?;
+            bound.launch(point, rows, &memory.limits, &state.stream)?;
             let fence = state.sent(record)?;
             state.finish(fence)?;
             state.progress(Fence(fence)).map(|_| ())
@@ -537,14 +363,6 @@ impl GpuBackend for CudaBackend {
 
     fn reserved(&self, kind: ArenaKind) -> u64 {
         self.lock().arenas.values().map(|a| a.bytes(kind)).sum()
-    }
-}
-
-/// One stream: a fence that exists is over by then.
-fn known(state: &State, after: &[Fence]) -> Result<(), DeviceFault> {
-    match after.iter().find(|f| !state.fences.knows(f.0)) {
-        Some(fence) => Err(unknown("fence", fence.0)),
-        None => Ok(()),
     }
 }
 

@@ -73,6 +73,9 @@ pub(super) struct Opened {
     pub(super) context: Context,
     pub(super) target: &'static Target,
     pub(super) info: DeviceInfo,
+    pub(super) processors: u32,
+    /// Bytes of shared memory that a block may ask for.
+    pub(super) shared_limit: u32,
 }
 
 /// Checks driver, device and architecture, in this order, and opens the device.
@@ -143,6 +146,10 @@ pub(super) fn open(ordinal: u32) -> Result<Opened, CudaStartError> {
     let context = Context::new(device)?;
     context.enter()?;
     let processors = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    let shared_limit = attribute(
+        device,
+        Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+    )?;
     let info = DeviceInfo {
         name,
         class: target.id.hw.to_owned(),
@@ -158,6 +165,8 @@ pub(super) fn open(ordinal: u32) -> Result<Opened, CudaStartError> {
         context,
         target,
         info,
+        processors,
+        shared_limit,
     })
 }
 

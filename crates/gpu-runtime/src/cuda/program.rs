@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs: launches captured once from a stream into a graph, and replayed whole.
+//! Programs: launches captured once from a stream into a graph, and replayed whole. A point that allows it starts while
+//! the launch before it ends: the capture makes such an edge of it.
 
 use cudarc::driver::sys;
 use metrale_core::{StepCounts, StepLimits};
@@ -42,7 +43,7 @@ impl Recorded {
                     bound.name()
                 )));
             };
-            ready.push((bound, point, bound.geometry(point.point, bucket, limits)?));
+            ready.push((bound, point));
         }
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is alive and not capturing: this is the only place that starts, and it ends below.
@@ -50,9 +51,9 @@ impl Recorded {
             sys::cuStreamBeginCapture_v2(stream.0, mode)
         })?;
         let mut launched = Ok(());
-        for (bound, point, geometry) in ready {
+        for (bound, point) in ready {
             if launched.is_ok() {
-                launched = check(point.point.id, bound.launch(point, geometry, stream.0));
+                launched = bound.launch(point, bucket, limits, stream);
             }
         }
         let mut graph = std::ptr::null_mut();

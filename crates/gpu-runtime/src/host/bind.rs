@@ -131,7 +131,7 @@ fn check(
     let mismatch = |index: usize, wanted: String, got: String| BindError::Argument {
         point: id(point),
         index,
-        name: decl_name(&point.args[index]).into(),
+        name: point.args[index].name().into(),
         wanted,
         got,
     };
@@ -153,10 +153,10 @@ fn check(
             (ArgDecl::U32(_), Arg::U32(v)) => Value::U32(*v),
             (ArgDecl::F32(_), Arg::F32(v)) => Value::F32(*v),
             (ArgDecl::Step, Arg::Step) => Value::Step,
-            _ => return Err(mismatch(i, decl_kind(decl).into(), arg_kind(arg).into())),
+            _ => return Err(mismatch(i, decl.kind().into(), arg.kind().into())),
         });
     }
-    let name = |i: usize| decl_name(&point.args[i]);
+    let name = |i: usize| point.args[i].name();
     let args = Args::new(point.args, values, isa).map_err(|alias| {
         let wanted = format!(
             "bytes that {} does not use, since one is written",
@@ -198,30 +198,5 @@ fn unmet(need: Need, span: &Span) -> Option<String> {
             (!met).then(|| format!("packed {elem} of at least {bytes} bytes"))
         }
         Need::Bytes { bytes } => (span.bytes < bytes).then(|| format!("at least {bytes} bytes")),
-    }
-}
-
-fn decl_name(decl: &ArgDecl) -> &'static str {
-    match decl {
-        ArgDecl::Buf { name, .. } | ArgDecl::U32(name) | ArgDecl::F32(name) => name,
-        ArgDecl::Step => "step",
-    }
-}
-
-fn decl_kind(decl: &ArgDecl) -> &'static str {
-    match decl {
-        ArgDecl::Buf { .. } => "a span",
-        ArgDecl::U32(_) => "a u32",
-        ArgDecl::F32(_) => "an f32",
-        ArgDecl::Step => "the step block",
-    }
-}
-
-fn arg_kind(arg: &Arg) -> &'static str {
-    match arg {
-        Arg::Buf { .. } => "a span",
-        Arg::U32(_) => "a u32",
-        Arg::F32(_) => "an f32",
-        Arg::Step => "the step block",
     }
 }
