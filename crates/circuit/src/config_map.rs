@@ -39,15 +39,16 @@ impl MapInput<'_> {
             self.known(key, value, &mut set)?;
         }
         for (name, o) in &set {
-            in_range(&o.key, &o.value, &self.circuit.params[name])?;
+            in_range(&o.key, &o.value, self.decl(name)?)?;
         }
         for (key, value) in self.flat {
             self.unknown(key, value)?;
         }
         self.tensor_switches(&mut set);
-        let params = self.defaults(&set)?;
+        let mut params = self.defaults(&set)?;
+        self.layer_params(&set, &mut params)?;
         for (name, value) in params.iter().filter(|(name, _)| !set.contains_key(*name)) {
-            in_range(&self.keys_of(name)[0], value, &self.circuit.params[name])?;
+            in_range(&self.keys_of(name)[0], value, self.decl(name)?)?;
         }
         self.checks(&params, &set)?;
         Ok(params)
@@ -125,8 +126,26 @@ impl MapInput<'_> {
         })
     }
 
+    /// The library checked that every map's params exist.
+    fn decl(&self, param: &str) -> Result<&ParamDecl, Refusal> {
+        self.circuit.param(param).ok_or_else(|| Refusal::Circuit {
+            family: self.circuit.family.clone(),
+            op: "params".into(),
+            what: format!("there is no param `{param}`"),
+        })
+    }
+
     fn typed(&self, key: &str, value: &Scalar, param: &str) -> Result<Value, Refusal> {
-        let decl = &self.circuit.params[param];
+        if let (Scalar::List(items), true) = (value, self.circuit.layer_params.contains_key(param))
+        {
+            let items = items.iter().map(|i| self.typed_one(key, i, param));
+            return Ok(Value::List(items.collect::<Result<_, _>>()?));
+        }
+        self.typed_one(key, value, param)
+    }
+
+    fn typed_one(&self, key: &str, value: &Scalar, param: &str) -> Result<Value, Refusal> {
+        let decl = self.decl(param)?;
         let typed = match decl.is {
             ParamType::Count => value.as_u64().map(Value::Count),
             ParamType::Float => value.as_f64().map(Value::Float),
@@ -179,17 +198,77 @@ impl MapInput<'_> {
                     Err(e) => return Err(self.no_default(name, default, &e, &params)),
                 }
             }
-            if params.len() == self.circuit.params.len() {
+            if self.circuit.params.keys().all(|p| params.contains_key(p)) {
                 return Ok(params);
             }
             if params.len() == before {
-                return Err(Refusal::Circuit {
-                    family: self.circuit.family.clone(),
-                    op: "params".into(),
-                    what: "defaults lean on each other".into(),
-                });
+                return Err(self.circular());
             }
         }
+    }
+
+    fn circular(&self) -> Refusal {
+        Refusal::Circuit {
+            family: self.circuit.family.clone(),
+            op: "params".into(),
+            what: "defaults lean on each other".into(),
+        }
+    }
+
+    /// Gives every layer param its list: as the checkpoint says, one value for all layers, or the default of each layer.
+    fn layer_params(
+        &self,
+        set: &BTreeMap<String, Origin>,
+        params: &mut Params,
+    ) -> Result<(), Refusal> {
+        let layers = match params.get(&self.circuit.layers) {
+            Some(Value::Count(layers)) => *layers,
+            _ => return Err(self.circular()),
+        };
+        for (name, origin) in set {
+            if !self.circuit.layer_params.contains_key(name) {
+                continue;
+            }
+            let list = match &origin.value {
+                Value::List(items) if items.len() as u64 != layers => {
+                    return Err(Refusal::Inconsistent {
+                        key: origin.key.clone(),
+                        values: format!(
+                            "{} values, {} = {layers}",
+                            items.len(),
+                            self.circuit.layers
+                        ),
+                        why: "the list must have one value per layer".into(),
+                    });
+                }
+                Value::List(items) => items.clone(),
+                one => vec![one.clone(); layers as usize],
+            };
+            params.insert(name.clone(), Value::List(list));
+        }
+        let mut open: Vec<_> = self.circuit.layer_params.iter().collect();
+        open.retain(|(name, _)| !params.contains_key(*name));
+        while !open.is_empty() {
+            let before = open.len();
+            let mut left = Vec::new();
+            for (name, decl) in open {
+                let default = decl.default.as_ref();
+                let default = default.ok_or_else(|| self.missing(name, decl))?;
+                let values = (0..layers).map(|layer| default.eval(&|n| in_layer(params, n, layer)));
+                match values.collect::<Result<Vec<_>, _>>() {
+                    Ok(list) => {
+                        params.insert(name.clone(), Value::List(list));
+                    }
+                    Err(ExprError::Unknown(_)) => left.push((name, decl)),
+                    Err(e) => return Err(self.no_default(name, default, &e, params)),
+                }
+            }
+            if left.len() == before {
+                return Err(self.circular());
+            }
+            open = left;
+        }
+        Ok(())
     }
 
     fn keys_of(&self, param: &str) -> Vec<String> {
@@ -220,10 +299,23 @@ impl MapInput<'_> {
         }
     }
 
+    fn is_per_layer(&self, expr: &Expr) -> bool {
+        let names = words(expr);
+        names
+            .iter()
+            .any(|n| self.circuit.layer_params.contains_key(*n))
+    }
+
     fn checks(&self, params: &Params, set: &BTreeMap<String, Origin>) -> Result<(), Refusal> {
         for check in &self.circuit.checks {
-            let held = check.that.truth(&|n| params.get(n).cloned());
-            if held != Ok(true) {
+            // A check that names a layer param holds in every layer.
+            let layers = match params.get(&self.circuit.layers) {
+                Some(Value::Count(layers)) if self.is_per_layer(&check.that) => *layers,
+                _ => 1,
+            };
+            let mut held = (0..layers)
+                .map(|layer| check.that.truth(&|n| in_layer(params, n, layer)) == Ok(true));
+            if !held.all(|held| held) {
                 let key = set.get(&check.param).map(|o| o.key.clone());
                 return Err(Refusal::Inconsistent {
                     key: key.unwrap_or_else(|| self.keys_of(&check.param).swap_remove(0)),
@@ -233,6 +325,15 @@ impl MapInput<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// A name's value in a layer.
+fn in_layer(params: &Params, name: &str, layer: u64) -> Option<Value> {
+    match (name, params.get(name)) {
+        ("layer", _) => Some(Value::Count(layer)),
+        (_, Some(Value::List(items))) => items.get(usize::try_from(layer).ok()?).cloned(),
+        (_, value) => value.cloned(),
     }
 }
 
@@ -270,6 +371,7 @@ fn in_range(key: &str, value: &Value, decl: &ParamDecl) -> Result<(), Refusal> {
             };
         }
         Value::Bool(_) => return Ok(()),
+        Value::List(items) => return items.iter().try_for_each(|i| in_range(key, i, decl)),
     };
     let least = if decl.is == ParamType::Count {
         1.0
@@ -292,14 +394,20 @@ fn in_range(key: &str, value: &Value, decl: &ParamDecl) -> Result<(), Refusal> {
 
 /// The params that an expression's text names, with their values.
 fn values_in(expr: &Expr, params: &Params) -> String {
-    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut seen = BTreeSet::new();
-    let words = expr
-        .text()
-        .split(|c: char| !is_name(c))
-        .filter(|w| seen.insert(*w));
-    let values = words.filter_map(|w| params.get(w).map(|v| format!("{w} = {v}")));
+    let words = words(expr).into_iter().filter(|w| seen.insert(*w));
+    let values = words.filter_map(|w| {
+        params
+            .get(w)
+            .map(|v| format!("{w} = {}", shorten(&v.to_string())))
+    });
     values.collect::<Vec<_>>().join(", ")
+}
+
+/// The words of an expression's text, names among them.
+fn words(expr: &Expr) -> Vec<&str> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    expr.text().split(|c: char| !is_name(c)).collect()
 }
 
 /// An entry for `key`, exact or by a trailing `*`.

@@ -3,12 +3,19 @@
 
 use crate::config_map::Params;
 use crate::expr::Value;
+use crate::instance::ConstantDecl;
 
 /// The makers that a circuit may name.
 pub(crate) const MAKERS: [&str; 1] = ["rope_inv_freq"];
 
-/// Runs a maker; `None` if there is none of that name, or a param it reads is missing.
-pub(crate) fn make(name: &str, params: &Params) -> Option<Vec<f32>> {
+/// Runs the maker of a constant of `instance`; `None` if there is none of that name, or a param it reads is missing.
+pub(crate) fn constant(decl: &ConstantDecl, params: &Params) -> Option<Vec<f32>> {
+    let mut params = params.clone();
+    params.extend(decl.params.clone());
+    make(&decl.make, &params)
+}
+
+fn make(name: &str, params: &Params) -> Option<Vec<f32>> {
     match name {
         "rope_inv_freq" => rope_inv_freq(params),
         _ => None,

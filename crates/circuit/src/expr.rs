@@ -3,7 +3,9 @@
 //!
 //! Counts are `u64` and exact: an overflow, a negative difference or a division with a remainder is an error, never a
 //! rounded size. A count meets a float as a float. Grammar, loosest first: `||`, `&&`, comparison, `+ -`, `* / %`, `!`;
-//! then numbers, `'text'`, `true`, `false`, names (dots allowed), `sqrt(x)`, `ceil(x, m)`, `max(a, b)`, `min(a, b)`.
+//! then numbers, `'text'`, `true`, `false`, names (dots allowed), and the functions `sqrt(x)`, `ln(x)`, `ceil(x, m)`,
+//! `max(a, b)`, `min(a, b)`, `if(condition, a, b)` (the other branch is not looked at), `at(list or text, index)` (a text
+//! gives the one letter), `len(list or text)`.
 
 mod parse;
 
@@ -20,6 +22,8 @@ pub enum Value {
     Bool(bool),
     /// Text.
     Text(String),
+    /// One value per layer; only in params, never of lists.
+    List(Vec<Value>),
 }
 
 impl Value {
@@ -29,6 +33,7 @@ impl Value {
             Value::Float(_) => "float",
             Value::Bool(_) => "switch",
             Value::Text(_) => "text",
+            Value::List(_) => "list",
         }
     }
 
@@ -48,6 +53,13 @@ impl fmt::Display for Value {
             Value::Float(x) => write!(f, "{x}"),
             Value::Bool(b) => write!(f, "{b}"),
             Value::Text(t) => f.write_str(t),
+            Value::List(items) => {
+                f.write_str("[")?;
+                for (i, item) in items.iter().enumerate() {
+                    write!(f, "{}{item}", if i == 0 { "" } else { ", " })?;
+                }
+                f.write_str("]")
+            }
         }
     }
 }
@@ -112,6 +124,10 @@ enum Function {
     Ceil,
     Max,
     Min,
+    Ln,
+    If,
+    At,
+    Len,
 }
 
 /// A parsed expression; remembers its text for messages.
@@ -151,6 +167,10 @@ impl Expr {
             Node::Binary(Op::And, a, b) => Ok(Value::Bool(a.truth(names)? && b.truth(names)?)),
             Node::Binary(Op::Or, a, b) => Ok(Value::Bool(a.truth(names)? || b.truth(names)?)),
             Node::Binary(op, a, b) => self.binary(*op, &a.eval(names)?, &b.eval(names)?),
+            Node::Call(Function::If, args) => match args.as_slice() {
+                [condition, a, b] => if condition.truth(names)? { a } else { b }.eval(names),
+                _ => Err(ExprError::Type(self.text.clone())),
+            },
             Node::Call(f, args) => {
                 let args = args
                     .iter()
@@ -241,6 +261,17 @@ impl Expr {
                 .ok_or_else(|| ExprError::Overflow(self.text.clone())),
             (Function::Max, [Value::Count(a), Value::Count(b)]) => Ok(Value::Count(*a.max(b))),
             (Function::Min, [Value::Count(a), Value::Count(b)]) => Ok(Value::Count(*a.min(b))),
+            (Function::Ln, [x]) => Ok(Value::Float(libm::log(x.float().ok_or_else(wrong)?))),
+            (Function::At, [Value::List(items), Value::Count(i)]) => {
+                let item = usize::try_from(*i).ok().and_then(|i| items.get(i));
+                item.cloned().ok_or_else(wrong)
+            }
+            (Function::At, [Value::Text(text), Value::Count(i)]) => {
+                let letter = usize::try_from(*i).ok().and_then(|i| text.chars().nth(i));
+                letter.map(|c| Value::Text(c.into())).ok_or_else(wrong)
+            }
+            (Function::Len, [Value::List(items)]) => Ok(Value::Count(items.len() as u64)),
+            (Function::Len, [Value::Text(text)]) => Ok(Value::Count(text.chars().count() as u64)),
             _ => Err(wrong()),
         }
     }
@@ -274,6 +305,8 @@ mod tests {
             "w.cols" => Some(Value::Count(576)),
             "kind" => Some(Value::Text("llama3".into())),
             "tied" => Some(Value::Bool(true)),
+            "pattern" => Some(Value::Text("M-*".into())),
+            "kinds" => Some(Value::List(vec![Value::Text("a".into()), Value::Count(2)])),
             _ => None,
         }
     }
@@ -315,6 +348,17 @@ mod tests {
         assert_eq!(eval("2 < 2.5"), Ok(Value::Bool(true)));
         assert!(matches!(eval("kind + 1"), Err(ExprError::Type(_))));
         assert_eq!(eval("nope"), Err(ExprError::Unknown("nope".into())));
+    }
+
+    #[test]
+    fn lists_letters_and_branches() {
+        assert_eq!(eval("at(kinds, 1) + len(kinds)"), Ok(Value::Count(4)));
+        assert_eq!(eval("at(pattern, 2) == '*'"), Ok(Value::Bool(true)));
+        assert_eq!(eval("len(pattern)"), Ok(Value::Count(3)));
+        assert!(matches!(eval("at(pattern, 3)"), Err(ExprError::Type(_))));
+        // The branch that is not taken may have no value.
+        assert_eq!(eval("if(heads > 8, 1, 1 - heads)"), Ok(Value::Count(1)));
+        assert_eq!(eval("ln(1)"), Ok(Value::Float(0.0)));
     }
 
     #[test]

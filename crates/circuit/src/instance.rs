@@ -55,7 +55,7 @@ impl fmt::Display for WeightKey {
 pub struct WeightDecl {
     /// Its name.
     pub key: WeightKey,
-    /// `[rows, cols]` of a matrix, `[n]` of a vector, in values.
+    /// `[rows, cols]` of a matrix, `[n]` of a vector, `[experts, rows, cols]` of a stack of matrices, in values.
     pub shape: Vec<u64>,
     /// The weight whose tensor it is (a tied head): nothing of its own is read.
     pub alias_of: Option<WeightKey>,
@@ -68,6 +68,33 @@ impl WeightDecl {
     #[must_use]
     pub fn elems(&self) -> u64 {
         self.shape.iter().product()
+    }
+
+    /// Values per row; 1 for vectors.
+    #[must_use]
+    pub fn cols(&self) -> u64 {
+        match self.shape[..] {
+            [_] | [] => 1,
+            [.., cols] => cols,
+        }
+    }
+
+    /// Rows, those of all stacked matrices together. A vector has one value per row.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        match self.shape[..] {
+            [rows] | [rows, _] => rows,
+            _ => self.shape.iter().rev().skip(1).product(),
+        }
+    }
+
+    /// Rows of one matrix: what an op's output has columns.
+    #[must_use]
+    pub fn outputs(&self) -> u64 {
+        match self.shape[..] {
+            [_, rows, _] => rows,
+            _ => self.rows(),
+        }
     }
 }
 
@@ -106,6 +133,16 @@ pub enum State {
         /// Values per token.
         cols: u64,
     },
+    /// A recurrent state of a layer: one row of f32 per sequence slot. A sequence's first row (position 0) starts from
+    /// zeros, whatever the slot held: the kernels see to that, nobody clears it.
+    Slot {
+        /// As the circuit calls it (`conv`).
+        name: String,
+        /// The layer.
+        layer: u32,
+        /// Values per slot.
+        elems: u64,
+    },
 }
 
 impl State {
@@ -115,12 +152,13 @@ impl State {
         match self {
             State::Tables => "tables".to_owned(),
             State::Kv { stream, layer, .. } => format!("L{layer}.{stream}"),
+            State::Slot { name, layer, .. } => format!("L{layer}.{name}"),
         }
     }
 }
 
 /// A constant that the plan computes from the params.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ConstantDecl {
     /// Its name.
     pub name: String,
@@ -128,6 +166,8 @@ pub struct ConstantDecl {
     pub make: String,
     /// A weight whose values divide it.
     pub divide_by: Option<WeightKey>,
+    /// What the maker reads instead of the instance's params of these names.
+    pub params: Params,
 }
 
 /// The half of a step that an op belongs to; each is a program.
@@ -337,12 +377,31 @@ impl Instance {
         &self.accepted
     }
 
+    /// The values of the params in a layer: a param with a value per layer is that of `layer`.
+    #[must_use]
+    pub fn param(&self, name: &str, layer: Option<u32>) -> Option<Value> {
+        match (self.params.get(name)?, layer) {
+            (Value::List(items), Some(layer)) => items.get(layer as usize).cloned(),
+            (value, _) => Some(value.clone()),
+        }
+    }
+
+    /// Bytes of all recurrent states of one sequence.
+    #[must_use]
+    pub fn slot_bytes(&self) -> u64 {
+        let elems = self.states.iter().map(|s| match s {
+            State::Slot { elems, .. } => *elems,
+            State::Tables | State::Kv { .. } => 0,
+        });
+        elems.map(|e| e.saturating_mul(4)).sum()
+    }
+
     /// Bytes of one KV block over all layers, in the pool's format: divide a budget by it to get the pool's blocks.
     #[must_use]
     pub fn kv_bytes_per_block(&self, kv: Elem) -> u64 {
         let cols = self.states.iter().map(|s| match s {
             State::Kv { cols, .. } => *cols,
-            State::Tables => 0,
+            State::Tables | State::Slot { .. } => 0,
         });
         cols.map(|c| {
             kv.bytes_for(c * u64::from(metrale_core::KV_BLOCK))

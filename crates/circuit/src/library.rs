@@ -285,7 +285,7 @@ fn read_family(
         let targets = keys.params.values().flat_map(|t| t.params());
         let switches = keys.tensors.values().map(|t| &t.param);
         for param in targets.chain(switches).chain(keys.values.keys()) {
-            if !circuit.params.contains_key(param) {
+            if circuit.param(param).is_none() {
                 return Err(LibraryError::new(
                     map_path,
                     format!("there is no param `{param}`"),
@@ -296,7 +296,7 @@ fn read_family(
     if let Some(c) = circuit
         .checks
         .iter()
-        .find(|c| !circuit.params.contains_key(&c.param))
+        .find(|c| circuit.param(&c.param).is_none())
     {
         return Err(LibraryError::new(
             path,

@@ -6,11 +6,13 @@ mod bind;
 use std::collections::BTreeMap;
 
 use crate::config_map::Params;
-use crate::expr::{Expr, ExprError};
+use crate::expr::{Expr, ExprError, Value};
 use crate::instance::{
     ConstantDecl, EdgeId, Instance, Phase, Source, State, WeightDecl, WeightKey,
 };
-use crate::manifest::circuit::{CircuitFile, OpLine, Per, WeightFile};
+use crate::manifest::circuit::{
+    BlockLine, CircuitFile, LayerLine, OpLine, Per, StatePer, WeightFile,
+};
 use crate::manifest::ops::Ops;
 use crate::refusal::Refusal;
 
@@ -70,10 +72,17 @@ impl Unroller<'_> {
                 layer: None,
             };
             let divide_by = c.divide_by.as_ref().map(key);
+            let mut params = Params::new();
+            for (param, expr) in &c.params {
+                let value = expr.eval(&|n| self.out.param(n, None));
+                let value = value.map_err(|e| self.size_error(&format!("constant {name}"), &e))?;
+                params.insert(param.clone(), value);
+            }
             self.out.constants.push(ConstantDecl {
                 name: name.clone(),
                 make: c.make.clone(),
                 divide_by: divide_by.filter(|k| self.weight_ids.contains_key(k)),
+                params,
             });
         }
         self.block(&self.circuit.prelude, Phase::Forward, None)?;
@@ -81,7 +90,7 @@ impl Unroller<'_> {
             let carry = &self.circuit.carry;
             self.bound.retain(|name, _| carry.contains(name));
             self.states(layer)?;
-            self.block(&self.circuit.layer, Phase::Forward, Some(layer))?;
+            self.layer(layer)?;
         }
         self.bound
             .retain(|name, _| self.circuit.carry.contains(name));
@@ -103,9 +112,17 @@ impl Unroller<'_> {
         }
     }
 
+    /// A name's value in a layer: `layer` itself, a layer param's value there, or a param's.
+    fn named(&self, name: &str, layer: Option<u32>) -> Option<Value> {
+        match (name, layer) {
+            ("layer", Some(layer)) => Some(Value::Count(u64::from(layer))),
+            _ => self.out.param(name, layer),
+        }
+    }
+
     /// A size that params determine: an overflow is the configuration's fault.
-    fn size(&self, what: &str, expr: &Expr) -> Result<u64, Refusal> {
-        let value = expr.count(&|n| self.out.params.get(n).cloned());
+    fn size(&self, what: &str, expr: &Expr, layer: Option<u32>) -> Result<u64, Refusal> {
+        let value = expr.count(&|n| self.named(n, layer));
         value.map_err(|e| self.size_error(what, &e))
     }
 
@@ -121,81 +138,111 @@ impl Unroller<'_> {
 
     fn weights(&mut self, layers: u32) -> Result<(), Refusal> {
         for (name, file) in &self.circuit.weights {
-            if !self.holds(file.when.as_ref(), name)? {
-                continue;
-            }
-            let mut shape = Vec::new();
-            for dim in &file.shape {
-                shape.push(self.size(&format!("weight {name}"), dim)?);
-            }
-            let copies = if file.per == Per::Layer {
-                u64::from(layers)
-            } else {
-                1
+            let keys: Vec<Option<u32>> = match file.per {
+                Per::Model => vec![None],
+                Per::Layer => (0..layers).map(Some).collect(),
             };
-            // Bytes of the widest format and every sum over layers stay far from overflow.
-            let elems = shape.iter().try_fold(copies, |a, d| a.checked_mul(*d));
-            if elems.is_none_or(|e| e > 1 << 46) {
-                return Err(Refusal::TooLarge {
-                    what: format!("weight {name}, {shape:?} times {copies}"),
-                    why: "more than 2^46 values".into(),
-                });
-            }
-            let alias = self.alias(name, file)?;
-            let keys = match file.per {
-                Per::Model => None..=None,
-                Per::Layer => Some(0)..=Some(layers - 1),
-            };
-            let (first, last) = keys.into_inner();
-            let layers = first
-                .zip(last)
-                .map_or(vec![None], |(a, b)| (a..=b).map(Some).collect());
-            for layer in layers {
-                let key = WeightKey {
-                    name: name.clone(),
-                    layer,
-                };
-                self.weight_ids
-                    .insert(key.clone(), self.out.weights.len() as u32);
-                self.out.weights.push(WeightDecl {
-                    key,
-                    shape: shape.clone(),
-                    alias_of: alias.clone().map(|name| WeightKey { name, layer }),
-                    constant: file.constant,
-                });
+            let mut total = 0u64;
+            for layer in keys {
+                if !self.holds(file.when.as_ref(), name, layer)? {
+                    continue;
+                }
+                let mut shape = Vec::new();
+                for dim in &file.shape {
+                    shape.push(self.size(&format!("weight {name}"), dim, layer)?);
+                }
+                // Bytes of the widest format and every sum over layers stay far from overflow.
+                let elems = shape.iter().try_fold(1u64, |a, d| a.checked_mul(*d));
+                total = elems
+                    .and_then(|e| e.checked_add(total))
+                    .filter(|t| *t <= 1 << 46)
+                    .ok_or_else(|| Refusal::TooLarge {
+                        what: format!("weight {name}, {shape:?} and its like in other layers"),
+                        why: "more than 2^46 values".into(),
+                    })?;
+                self.weight(name, file, shape, layer)?;
             }
         }
         Ok(())
     }
 
-    fn alias(&self, name: &str, file: &WeightFile) -> Result<Option<String>, Refusal> {
-        match &file.alias {
-            Some(other) if self.holds(file.alias_when.as_ref(), name)? => Ok(Some(other.clone())),
-            _ => Ok(None),
-        }
+    fn weight(
+        &mut self,
+        name: &str,
+        file: &WeightFile,
+        shape: Vec<u64>,
+        layer: Option<u32>,
+    ) -> Result<(), Refusal> {
+        let key = |name: &str| WeightKey {
+            name: name.to_owned(),
+            layer,
+        };
+        let alias_of = match &file.alias {
+            Some(other) if self.holds(file.alias_when.as_ref(), name, layer)? => Some(key(other)),
+            _ => None,
+        };
+        self.weight_ids
+            .insert(key(name), self.out.weights.len() as u32);
+        self.out.weights.push(WeightDecl {
+            key: key(name),
+            shape,
+            alias_of,
+            constant: file.constant,
+        });
+        Ok(())
     }
 
-    fn holds(&self, when: Option<&Expr>, what: &str) -> Result<bool, Refusal> {
-        let names = |n: &str| self.out.params.get(n).cloned();
+    fn holds(&self, when: Option<&Expr>, what: &str, layer: Option<u32>) -> Result<bool, Refusal> {
+        let names = |n: &str| self.named(n, layer);
         when.map_or(Ok(true), |w| w.truth(&names))
             .map_err(|e| self.fault(what, e))
     }
 
     fn states(&mut self, layer: u32) -> Result<(), Refusal> {
-        for (stream, file) in &self.circuit.state {
-            let cols = self.size(&format!("state {stream}"), &file.cols)?;
-            self.out.states.push(State::Kv {
-                stream: stream.clone(),
-                layer,
-                cols,
+        for (name, file) in &self.circuit.state {
+            if !self.holds(file.when.as_ref(), name, Some(layer))? {
+                continue;
+            }
+            let cols = self.size(&format!("state {name}"), &file.cols, Some(layer))?;
+            let name = name.clone();
+            self.out.states.push(match file.per {
+                StatePer::Token => State::Kv {
+                    stream: name,
+                    layer,
+                    cols,
+                },
+                StatePer::Slot => State::Slot {
+                    name,
+                    layer,
+                    elems: cols,
+                },
             });
+        }
+        Ok(())
+    }
+
+    fn layer(&mut self, layer: u32) -> Result<(), Refusal> {
+        let circuit = self.circuit;
+        for line in &circuit.layer {
+            match line {
+                LayerLine::Op(op) => {
+                    self.block(std::slice::from_ref(op), Phase::Forward, Some(layer))?
+                }
+                LayerLine::Block(BlockLine { block, when }) => {
+                    if self.holds(when.as_ref(), block, Some(layer))? {
+                        let ops = circuit.blocks.get(block);
+                        let ops = ops.ok_or_else(|| self.fault(block, "no such block"))?;
+                        self.block(ops, Phase::Forward, Some(layer))?;
+                    }
+                }
+            }
         }
         Ok(())
     }
 
     fn block(&mut self, lines: &[OpLine], phase: Phase, layer: Option<u32>) -> Result<(), Refusal> {
         for line in lines {
-            if self.holds(line.when.as_ref(), &line.op)? {
+            if self.holds(line.when.as_ref(), &line.op, layer)? {
                 self.op(line, phase, layer)?;
             }
         }

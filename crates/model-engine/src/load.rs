@@ -49,7 +49,6 @@ pub fn load(
         plan: &device.plan,
         store,
         recipe: &|key| prepared.recipes.get(key),
-        head_dim: prepared.instance.count("head_dim").unwrap_or(1),
     };
     packer.run(progress)?;
     Ok(TransformerModel::new(device)?)

@@ -9,6 +9,7 @@ use metrale_circuit::{
 use metrale_config::ConfigSource;
 use metrale_core::numeric::{self, DequantizeError};
 use metrale_core::{Elem, StepLimits};
+use metrale_model_layers::pack::packed_format;
 use metrale_model_layers::weight_map::{Recipe, recipe};
 use metrale_model_weights::{Checkpoint, Expected, PreflightError, WeightsError, preflight};
 
@@ -147,14 +148,12 @@ impl Prepared {
         let Some(store) = &self.checkpoint.store else {
             return Ok(());
         };
-        let wanted = self
-            .instance
-            .weights()
-            .iter()
-            .filter_map(|w| Some((w, self.recipes.get(&w.key)?)));
-        let expected = wanted.map(|(w, recipe)| Expected {
-            name: &recipe.tensor,
-            shape: &w.shape,
+        let weights = self.instance.weights().iter();
+        let recipes = weights.filter_map(|w| self.recipes.get(&w.key));
+        let wanted: Vec<_> = recipes.flat_map(Recipe::tensors).collect();
+        let expected = wanted.iter().map(|(name, shape)| Expected {
+            name,
+            shape,
             formats: &[],
             optional: false,
         });
@@ -172,13 +171,13 @@ impl Prepared {
     fn read_formats(&mut self) {
         let dtype = self.checkpoint.config.dtype.unwrap_or(Elem::BF16);
         for (key, recipe) in &self.recipes {
-            let stored = self
-                .checkpoint
-                .store
-                .as_ref()
-                .and_then(|s| s.get(&recipe.tensor));
-            self.formats
-                .insert(key.clone(), stored.map_or(dtype, |t| t.elem));
+            let store = self.checkpoint.store.as_ref();
+            let stored = store.and_then(|s| s.get(&recipe.first().tensor));
+            let format = packed_format(
+                &recipe.first().transform,
+                stored.map_or(dtype, |tensor| tensor.elem),
+            );
+            self.formats.insert(key.clone(), format);
         }
     }
 
@@ -190,7 +189,7 @@ impl Prepared {
             let tensor = self
                 .recipes
                 .get(&weight.key)
-                .and_then(|r| store.get(&r.tensor));
+                .and_then(|r| store.get(&r.first().tensor));
             // Preflight has found every tensor of a recipe.
             let Some(tensor) = tensor else { continue };
             let mut values = vec![0.0; weight.elems() as usize];
@@ -238,7 +237,7 @@ fn recipes(instance: &Instance) -> Result<BTreeMap<WeightKey, Recipe>, PrepareEr
     let table = loader.names(instance.source());
     let own = instance.weights().iter().filter(|w| w.alias_of.is_none());
     own.map(|w| {
-        let found = recipe(table, &w.key).ok_or_else(|| PrepareError::NoName {
+        let found = recipe(table, instance, w).ok_or_else(|| PrepareError::NoName {
             family: family.to_owned(),
             weight: w.key.clone(),
             source_name: format!("{:?}", instance.source()),

@@ -209,6 +209,10 @@ impl Parser<'_> {
             "ceil" => (Function::Ceil, 2),
             "max" => (Function::Max, 2),
             "min" => (Function::Min, 2),
+            "ln" => (Function::Ln, 1),
+            "if" => (Function::If, 3),
+            "at" => (Function::At, 2),
+            "len" => (Function::Len, 1),
             _ => return Err(format!("there is no function `{name}`")),
         };
         self.at += 1;

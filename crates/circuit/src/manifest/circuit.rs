@@ -19,6 +19,9 @@ pub(crate) struct CircuitFile {
     /// Edges that the host reads back.
     pub(crate) outputs: Vec<String>,
     pub(crate) params: BTreeMap<String, ParamDecl>,
+    /// Params with a value for each layer.
+    #[serde(default)]
+    pub(crate) layer_params: BTreeMap<String, ParamDecl>,
     #[serde(default)]
     pub(crate) checks: Vec<Check>,
     #[serde(default)]
@@ -27,10 +30,22 @@ pub(crate) struct CircuitFile {
     pub(crate) state: BTreeMap<String, StateFile>,
     pub(crate) weights: BTreeMap<String, WeightFile>,
     pub(crate) prelude: Vec<OpLine>,
-    pub(crate) layer: Vec<OpLine>,
+    pub(crate) layer: Vec<LayerLine>,
+    /// Runs of ops that a layer takes under a condition.
+    #[serde(default)]
+    pub(crate) blocks: BTreeMap<String, Vec<OpLine>>,
     #[serde(default)]
     pub(crate) postlude: Vec<OpLine>,
     pub(crate) sample: Vec<OpLine>,
+}
+
+impl CircuitFile {
+    /// The declaration of a param of the model or of its layers.
+    pub(crate) fn param(&self, name: &str) -> Option<&ParamDecl> {
+        self.params
+            .get(name)
+            .or_else(|| self.layer_params.get(name))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -81,13 +96,30 @@ pub(crate) struct ConstantFile {
     pub(crate) make: String,
     /// A weight marked `constant` whose values divide it, if the checkpoint has it.
     pub(crate) divide_by: Option<String>,
+    /// What the maker reads instead of the params of these names.
+    #[serde(default)]
+    pub(crate) params: BTreeMap<String, Expr>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StateFile {
-    /// Columns stored per token.
+    /// Columns stored per token, or values per sequence.
     pub(crate) cols: Expr,
+    #[serde(default)]
+    pub(crate) per: StatePer,
+    pub(crate) when: Option<Expr>,
+}
+
+/// What a state is kept for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum StatePer {
+    /// Every token, in the paged pool.
+    #[default]
+    Token,
+    /// Every sequence slot, in f32.
+    Slot,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -111,6 +143,21 @@ pub(crate) struct WeightFile {
     /// Its values enter constants; no kernel reads it.
     #[serde(default)]
     pub(crate) constant: bool,
+}
+
+/// A line of a layer: an op, or a block of them.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum LayerLine {
+    Block(BlockLine),
+    Op(OpLine),
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BlockLine {
+    pub(crate) block: String,
+    pub(crate) when: Option<Expr>,
 }
 
 #[derive(Clone, Debug, Deserialize)]

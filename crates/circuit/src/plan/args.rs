@@ -147,9 +147,15 @@ impl Realizer<'_> {
     pub(super) fn shape(&self, launch: &Launch<'_>) -> String {
         for (_, run) in launch.parts {
             if let (Some(format), Some((_, ids))) = (run.format, run.weights.first()) {
-                let shape = |id: &u32| &self.job.instance.weights[*id as usize].shape;
-                let rows: u64 = ids.iter().map(|id| shape(id)[0]).sum();
-                return format!("{rows} x {} {format}", shape(&ids[0])[1]);
+                let weight = |id: &u32| &self.job.instance.weights[*id as usize];
+                let rows: u64 = ids.iter().map(|id| weight(id).outputs()).sum();
+                let (one, cols) = (weight(&ids[0]), weight(&ids[0]).cols());
+                return match one.shape[..] {
+                    [stack, ..] if one.shape.len() > 2 => {
+                        format!("{stack} x {rows} x {cols} {format}")
+                    }
+                    _ => format!("{rows} x {cols} {format}"),
+                };
             }
         }
         let (_, run) = launch.parts[launch.parts.len() - 1];

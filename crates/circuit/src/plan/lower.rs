@@ -102,8 +102,8 @@ impl Lowering<'_> {
                 )
             })
             .collect();
-        let shape = |id: &u32| &self.job.instance.weights[*id as usize].shape;
-        let is_matrix = |ids: &Vec<u32>| ids.first().is_some_and(|id| shape(id).len() > 1);
+        let weight = |id: &u32| &self.job.instance.weights[*id as usize];
+        let is_matrix = |ids: &Vec<u32>| ids.first().is_some_and(|id| weight(id).shape.len() > 1);
         let Some((_, main)) = weights.iter().find(|(_, ids)| is_matrix(ids)) else {
             return Ok(vec![Run {
                 weights,
@@ -115,10 +115,13 @@ impl Lowering<'_> {
         for (i, id) in main.iter().enumerate() {
             let format = self.format(*id)?;
             match cuts.last_mut() {
-                Some((range, last, _)) if *last == format => range.end = i + 1,
+                // Stacks of matrices lie each by itself: their rows do not join.
+                Some((range, last, _)) if *last == format && weight(id).shape.len() == 2 => {
+                    range.end = i + 1
+                }
                 _ => cuts.push((i..i + 1, format, column)),
             }
-            column += shape(id)[0];
+            column += weight(id).outputs();
         }
         let run = |(range, format, column): (std::ops::Range<usize>, Elem, u64)| {
             // Lists parallel to the matrices are cut with them; the circuit checked their lengths in rows.

@@ -166,6 +166,8 @@ pub struct Plan {
     pub kv_blocks: u64,
     /// K and V spans of each layer, `[layer]`, in the order of the circuit's streams.
     pub kv_spans: Vec<Vec<SpanId>>,
+    /// Recurrent states, f32 `[slots, ..]` each: what a snapshot of a sequence copies.
+    pub slot_spans: Vec<SpanId>,
     /// The block tables, u32 `[slots, blocks_per_slot]`.
     pub tables: SpanId,
     /// Raw disk rows on their way into a pack launch.

@@ -12,7 +12,7 @@ use super::fuse::Fused;
 use super::lower::Lowered;
 use super::memory;
 use super::{Constant, Group, Job, Plan, PlanError, PlanRequest, WeightSlot};
-use crate::constants::make;
+use crate::constants::constant;
 use crate::instance::{Attr, EdgeId, Instance};
 use crate::manifest::families::ArgSig;
 
@@ -25,7 +25,7 @@ pub(super) fn constants(
 ) -> Result<Constants, PlanError> {
     let mut out = Vec::new();
     for decl in instance.constants() {
-        let mut data = make(&decl.make, instance.params()).ok_or_else(|| PlanError::Library {
+        let mut data = constant(decl, instance.params()).ok_or_else(|| PlanError::Library {
             what: format!("constant {} cannot be made by {}", decl.name, decl.make),
         })?;
         if let Some(key) = &decl.divide_by {
@@ -121,6 +121,7 @@ pub(super) fn realize(
         device: None,
         digest,
         kv_spans: r.kv_spans(),
+        slot_spans: r.slot_spans(),
         tables: r.state_spans[0],
         groups: r.groups,
         memory: r.memory,

@@ -28,8 +28,8 @@ pub(super) fn number(job: Job<'_>, edges: &[Edge], parts: &[Part<'_>], name: &st
         "n" => {
             let weights = parts.iter().flat_map(|(_, run)| &run.weights);
             let (_, ids) = weights.into_iter().find(|(n, _)| n == "w")?;
-            let rows = |id: &u32| job.instance.weights[*id as usize].shape.first();
-            ids.iter().map(rows).sum()
+            let rows = |id: &u32| job.instance.weights[*id as usize].outputs();
+            Some(ids.iter().map(rows).sum())
         }
         "y_col" => Some(run.column),
         "y_ld" => {
@@ -80,6 +80,7 @@ pub(super) fn fixed_elem(
         return Some(match job.instance.states[*id as usize] {
             State::Tables => Elem::U32,
             State::Kv { .. } => job.request.kv,
+            State::Slot { .. } => Elem::F32,
         });
     }
     let operand = op

@@ -27,8 +27,8 @@ impl Realizer<'_> {
         let mut name = String::new();
         for weight in &weights {
             let (format, pack) = self.pack_of(weight, layout)?;
-            if let [_, k] = weight.shape[..] {
-                (elem, cols) = (format, k);
+            if weight.shape.len() > 1 {
+                (elem, cols) = (format, weight.cols());
             }
             let key = weight.key.clone();
             name = match name.is_empty() {
@@ -40,10 +40,10 @@ impl Realizer<'_> {
                 format,
                 pack,
                 fill: self.fill_of(format),
-                rows: weight.shape[0],
+                rows: weight.rows(),
                 row_offset: rows,
             });
-            rows += weight.shape[0];
+            rows += weight.rows();
         }
         let span = if weights.iter().all(|w| w.shape.len() > 1) {
             let bytes = self

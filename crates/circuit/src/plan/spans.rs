@@ -80,6 +80,9 @@ impl Realizer<'_> {
                         elems,
                     )?
                 }
+                State::Slot { elems, .. } => {
+                    self.span(&name, ArenaKind::State, Elem::F32, Unit::Slot, *elems)?
+                }
             };
             self.state_spans.push(span);
         }
@@ -94,6 +97,14 @@ impl Realizer<'_> {
             }
         }
         layers
+    }
+
+    pub(super) fn slot_spans(&self) -> Vec<SpanId> {
+        let states = self.job.instance.states().iter().zip(&self.state_spans);
+        states
+            .filter(|(state, _)| matches!(state, State::Slot { .. }))
+            .map(|(_, span)| *span)
+            .collect()
     }
 
     pub(super) fn edge(&mut self, id: EdgeId) -> Result<SpanId, PlanError> {

@@ -124,16 +124,23 @@ impl Unroller<'_> {
             }
             let mut rows = 0u64;
             for id in &ids {
-                let shape = &self.out.weights[*id as usize].shape;
-                let (&[n, ..], &[.., k]) = (shape.as_slice(), shape.as_slice()) else {
+                let weight = &self.out.weights[*id as usize];
+                let &[.., k] = weight.shape.as_slice() else {
                     return Err(bad("a weight without dimensions"));
                 };
-                let cols = local.entry(format!("{}.cols", w.name)).or_insert(k);
-                if shape.len() != w.rank || (w.rank > 1 && *cols != k) {
+                let cols = *local.entry(format!("{}.cols", w.name)).or_insert(k);
+                let mut agree = weight.shape.len() == w.rank && (w.rank == 1 || cols == k);
+                if let [experts, _, _] = weight.shape[..] {
+                    let first = local
+                        .entry(format!("{}.experts", w.name))
+                        .or_insert(experts);
+                    agree &= *first == experts;
+                }
+                if !agree {
                     return Err(bad("weights of the wrong shape"));
                 }
                 // At most a handful of weights of 2^46 values each.
-                rows += n;
+                rows += weight.outputs();
             }
             local.insert(format!("{}.rows", w.name), rows);
             if w.rank == 1 {
@@ -214,7 +221,12 @@ impl Unroller<'_> {
             let name = bound_name(line, &s.name);
             let found = self.out.states.iter().rposition(|state| match state {
                 State::Tables => name == "tables",
-                State::Kv { stream, layer, .. } => stream == name && Some(*layer) == op.layer,
+                State::Kv {
+                    stream: own, layer, ..
+                }
+                | State::Slot {
+                    name: own, layer, ..
+                } => own == name && Some(*layer) == op.layer,
             });
             let id = found.ok_or_else(|| self.fault(&op.name, format!("no state `{name}`")))?;
             op.states.push((s.name.clone(), id as u32));
@@ -237,8 +249,8 @@ impl Unroller<'_> {
     ) -> Result<Attr, Refusal> {
         let value = if let Some(expr) = line.attrs.get(&sig.name).or(sig.value.as_ref()) {
             self.local_value(expr, op, local)?
-        } else if let Some(value) = self.out.params.get(&sig.name) {
-            value.clone()
+        } else if let Some(value) = self.out.param(&sig.name, op.layer) {
+            value
         } else if let Some(default) = sig.default {
             Value::Float(default)
         } else {
@@ -279,7 +291,7 @@ impl Unroller<'_> {
     ) -> Result<Value, Refusal> {
         let names = |n: &str| {
             let here = local.get(n).copied().map(Value::Count);
-            here.or_else(|| self.out.params.get(n).cloned())
+            here.or_else(|| self.named(n, op.layer))
         };
         expr.eval(&names).map_err(|e| self.size_error(&op.name, &e))
     }

@@ -6,11 +6,15 @@
 //! of the checkpoint stays in memory but the packed span.
 
 use metrale_circuit::{Plan, WeightKey, WeightPart, WeightSlot};
-use metrale_core::{Access, Arg, RowRange, StepBlock, StepLayout};
+use metrale_core::numeric::DequantizeError;
+use metrale_core::{Access, Arg, Elem, RowRange, StepBlock, StepLayout};
 use metrale_gpu_runtime::{ArenasId, BindError, DeviceFault, GpuBackend, Kernel, Loc, Unresolved};
-use metrale_model_weights::{StoredTensor, WeightStore, WeightsError};
+use metrale_model_weights::{WeightStore, WeightsError};
 
-use crate::weight_map::{Recipe, Transform};
+mod read;
+
+use crate::weight_map::{Piece, Recipe, Transform};
+use read::Rows;
 
 /// A weight could not be brought to the device.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +25,17 @@ pub enum PackError {
     /// A part has no tensor: preflight was not run on this store.
     #[error("weight {0} has no tensor in the checkpoint")]
     NoTensor(WeightKey),
+    /// A tensor of blocks without the one of its scales: preflight was not run on this store.
+    #[error("tensor {0} is missing in the checkpoint")]
+    NoScales(String),
+    /// A tensor whose values are changed on the way is in a format that has none.
+    #[error("tensor {tensor}: {source}")]
+    Values {
+        /// The tensor.
+        tensor: String,
+        /// Why.
+        source: DequantizeError,
+    },
     /// One row does not fit into staging.
     #[error("a row of {tensor} takes {row_bytes} bytes and the staging span holds {staging}")]
     RowTooLong {
@@ -69,8 +84,6 @@ pub struct Packer<'a> {
     pub store: &'a WeightStore,
     /// Where a weight comes from.
     pub recipe: &'a dyn Fn(&WeightKey) -> Option<&'a Recipe>,
-    /// Rows of one head: the period of [`Transform::SplitInterleavedPairs`].
-    pub head_dim: u64,
 }
 
 impl Packer<'_> {
@@ -113,7 +126,6 @@ impl Packer<'_> {
     ) -> Result<(), PackError> {
         let no_tensor = || PackError::NoTensor(part.key.clone());
         let recipe = (self.recipe)(&part.key).ok_or_else(no_tensor)?;
-        let tensor = self.store.get(&recipe.tensor).ok_or_else(no_tensor)?;
         let kernel = self
             .backend
             .resolve(&part.pack)
@@ -121,7 +133,27 @@ impl Packer<'_> {
                 weight: part.key.clone(),
                 source,
             })?;
-        let row_bytes = tensor.bytes / part.rows;
+        let mut begin = 0;
+        for piece in &recipe.pieces {
+            self.piece(slot, part, kernel, piece, begin, progress)?;
+            begin += piece.rows;
+        }
+        Ok(())
+    }
+
+    /// Packs a piece, whose rows begin at row `begin` of the weight.
+    fn piece(
+        &self,
+        slot: &WeightSlot,
+        part: &WeightPart,
+        kernel: Kernel,
+        piece: &Piece,
+        begin: u64,
+        progress: &mut impl FnMut(u64),
+    ) -> Result<(), PackError> {
+        let tensor = self.store.get(&piece.tensor);
+        let tensor = tensor.ok_or_else(|| PackError::NoTensor(part.key.clone()))?;
+        let row_bytes = part.format.bytes_for(slot.cols).unwrap_or(1);
         let staging = self.plan.memory.span(self.plan.staging).bytes;
         if row_bytes > staging {
             return Err(PackError::RowTooLong {
@@ -130,48 +162,22 @@ impl Packer<'_> {
                 staging,
             });
         }
+        let rows_of = Rows {
+            store: self.store,
+            tensor,
+            piece,
+            cols: slot.cols,
+            row_bytes,
+        };
         let per_piece = staging / row_bytes;
-        let mut piece = Vec::new();
+        let mut bytes = Vec::new();
         let mut row = 0;
-        while row < part.rows {
-            let rows = per_piece.min(part.rows - row);
-            self.read(tensor, recipe.transform, row, rows, row_bytes, &mut piece)?;
-            self.launch(slot, part, kernel, row, rows, &piece)?;
-            progress(piece.len() as u64);
+        while row < piece.rows {
+            let rows = per_piece.min(piece.rows - row);
+            rows_of.read(row, rows, &mut bytes)?;
+            self.launch(slot, part, kernel, begin + row, rows, &bytes)?;
+            progress(bytes.len() as u64);
             row += rows;
-        }
-        Ok(())
-    }
-
-    /// Rows `first..first + rows` of the weight into `piece`.
-    fn read(
-        &self,
-        tensor: &StoredTensor,
-        transform: Transform,
-        first: u64,
-        rows: u64,
-        row_bytes: u64,
-        piece: &mut Vec<u8>,
-    ) -> Result<(), PackError> {
-        piece.resize((rows * row_bytes) as usize, 0);
-        if transform == Transform::Whole {
-            return Ok(self.store.read_at(tensor, first * row_bytes, piece)?);
-        }
-        // Heads are read whole, so that one read serves the rows of a head.
-        let mut head = vec![0; (self.head_dim * row_bytes) as usize];
-        let mut loaded = None;
-        for (i, out) in piece.chunks_exact_mut(row_bytes as usize).enumerate() {
-            let disk = transform.disk_row(first + i as u64, self.head_dim);
-            if loaded != Some(disk / self.head_dim) {
-                loaded = Some(disk / self.head_dim);
-                self.store.read_at(
-                    tensor,
-                    disk / self.head_dim * self.head_dim * row_bytes,
-                    &mut head,
-                )?;
-            }
-            let at = (disk % self.head_dim * row_bytes) as usize;
-            out.copy_from_slice(&head[at..at + row_bytes as usize]);
         }
         Ok(())
     }
@@ -231,3 +237,13 @@ const NO_ROWS: metrale_core::StepLimits = metrale_core::StepLimits {
     history: 0,
     bias: 0,
 };
+
+/// The format that a weight has for its plan when its tensor has `stored`: transforms of values give another.
+#[must_use]
+pub fn packed_format(transform: &Transform, stored: Elem) -> Elem {
+    match transform {
+        Transform::PlusOne => Elem::F32,
+        Transform::Mxfp4 { .. } => Elem::Mxfp4,
+        _ => stored,
+    }
+}

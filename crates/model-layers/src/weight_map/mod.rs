@@ -1,91 +1,116 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The weight map: from a circuit's weights to the tensors of a checkpoint.
 //!
-//! A family's two name tables (Hugging Face and GGUF) are rows of `(weight, tensor, transform)`; `{}` stands for the layer.
-//! A [`Recipe`] is a row applied to one weight. Counts and shapes are never written here: they come from the instance.
+//! A family's two name tables (Hugging Face and GGUF) are rows of `(weight, tensor, how)`; `{}` stands for the layer, `{e}`
+//! for the expert. A [`Recipe`] is a row applied to one weight: one piece of a tensor, or many. Counts and shapes are
+//! never written here: they come from the instance, in expressions over its params.
 
+mod recipe;
 mod transform;
 
+pub use recipe::{Piece, Recipe, recipe};
 pub use transform::Transform;
-
-use metrale_circuit::WeightKey;
 
 /// One row of a name table.
 #[derive(Clone, Copy, Debug)]
 pub struct NameRow {
     /// The weight's name in the circuit.
     pub weight: &'static str,
-    /// The tensor's name in the checkpoint, `{}` for the layer index.
+    /// The tensor's name in the checkpoint, `{}` for the layer index, `{e}` for the expert.
     pub tensor: &'static str,
-    /// How its rows become the weight's rows.
-    pub transform: Transform,
+    /// How the tensor gives the weight.
+    pub how: How,
+    /// A switch among the params that must have this value for the row to count.
+    pub when: Option<(&'static str, bool)>,
+}
+
+/// How a tensor gives a weight. Texts are expressions over the instance's params.
+#[derive(Clone, Copy, Debug)]
+pub enum How {
+    /// It is the weight.
+    Whole,
+    /// The tensor is the rows of these weights, one after another.
+    Among(&'static [&'static str]),
+    /// One tensor per expert, `{e}` in the name: the weight is their stack.
+    Experts,
+    /// [`Transform::PlusOne`].
+    PlusOne,
+    /// [`Transform::Pairs`]: rows of a head, rows at its begin that stay.
+    Pairs(&'static str, &'static str),
+    /// [`Transform::Blocks`], of a tensor of the given shape.
+    Blocks {
+        /// Dimensions of the tensor.
+        shape: &'static [&'static str],
+        /// Rows taken of a period.
+        take: &'static str,
+        /// Disk rows of a period.
+        period: &'static str,
+        /// Where the rows begin in it.
+        first: &'static str,
+    },
+    /// [`Transform::Transposed`], of a tensor of the given shape.
+    Transposed {
+        /// Dimensions of the tensor.
+        shape: &'static [&'static str],
+        /// Disk rows of a stack.
+        disk_rows: &'static str,
+        /// Disk column of row 0.
+        first: u64,
+        /// Disk columns from one row to the next.
+        step: u64,
+    },
+    /// [`Transform::Mxfp4`]: the tensor's name ends in `_blocks`, that of the scales in `_scales`.
+    Mxfp4 {
+        /// Dimensions of the blocks but the last two, which are `cols / 32` and 16.
+        shape: &'static [&'static str],
+        /// Disk row of row 0.
+        first: u64,
+        /// Disk rows from one row to the next.
+        step: u64,
+    },
+}
+
+/// A row that counts in every checkpoint.
+#[must_use]
+pub const fn row(weight: &'static str, tensor: &'static str, how: How) -> NameRow {
+    NameRow {
+        weight,
+        tensor,
+        how,
+        when: None,
+    }
 }
 
 /// A row whose tensor is taken as it is.
 #[must_use]
 pub const fn whole(weight: &'static str, tensor: &'static str) -> NameRow {
-    NameRow {
-        weight,
-        tensor,
-        transform: Transform::Whole,
-    }
+    row(weight, tensor, How::Whole)
 }
 
 /// A row whose tensor has each head's rotary pairs interleaved.
 #[must_use]
 pub const fn interleaved(weight: &'static str, tensor: &'static str) -> NameRow {
-    NameRow {
-        weight,
-        tensor,
-        transform: Transform::SplitInterleavedPairs,
-    }
+    row(weight, tensor, How::Pairs("head_dim", "0"))
 }
 
-/// Where one weight comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recipe {
-    /// The tensor's full name.
-    pub tensor: String,
-    /// How its rows become the weight's rows.
-    pub transform: Transform,
-}
-
-/// The recipe of `key` in a name table, or `None` if the table has no row for it.
+/// A row of a norm that multiplies by one plus what is stored.
 #[must_use]
-pub fn recipe(table: &[NameRow], key: &WeightKey) -> Option<Recipe> {
-    let row = table.iter().find(|row| row.weight == key.name)?;
-    let tensor = match key.layer {
-        Some(layer) => row.tensor.replace("{}", &layer.to_string()),
-        None => row.tensor.to_owned(),
-    };
-    Some(Recipe {
-        tensor,
-        transform: row.transform,
-    })
+pub const fn plus_one(weight: &'static str, tensor: &'static str) -> NameRow {
+    row(weight, tensor, How::PlusOne)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// A row of experts stored one by one.
+#[must_use]
+pub const fn experts(weight: &'static str, tensor: &'static str) -> NameRow {
+    row(weight, tensor, How::Experts)
+}
 
-    #[test]
-    fn the_layer_takes_the_place_of_the_braces() {
-        let table = [
-            whole("embed", "token_embd.weight"),
-            interleaved("q_proj", "blk.{}.attn_q.weight"),
-        ];
-        let key = |name: &str, layer| WeightKey {
-            name: name.into(),
-            layer,
-        };
-        assert_eq!(
-            recipe(&table, &key("q_proj", Some(12))).unwrap().tensor,
-            "blk.12.attn_q.weight"
-        );
-        assert_eq!(
-            recipe(&table, &key("embed", None)).unwrap().transform,
-            Transform::Whole
-        );
-        assert_eq!(recipe(&table, &key("k_proj", Some(0))), None);
-    }
+/// A row whose tensor holds the rows of several weights.
+#[must_use]
+pub const fn among(
+    weight: &'static str,
+    tensor: &'static str,
+    weights: &'static [&'static str],
+) -> NameRow {
+    row(weight, tensor, How::Among(weights))
 }
