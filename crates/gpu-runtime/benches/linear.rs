@@ -29,13 +29,14 @@ fn main() {
         .unwrap();
         println!("{}", backend.device().name);
         for elem in [
-            "q4_1", "q8_0", "q4_0", "q5_0", "q4_k", "q6_k", "bf16", "f16", "f32",
+            "q4_1", "q8_0", "q4_0", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
+            "iq4_nl", "iq4_xs", "mxfp4", "bf16", "f16", "f32",
         ] {
             if !wanted.is_empty() && !wanted.iter().any(|w| w == elem) {
                 continue;
             }
             for (n, k) in [(3072, 768), (768, 3072), (49152, 768)] {
-                for rows in [1, 2, 4, 16, 128] {
+                for rows in [1, 2, 4, 8, 16, 128] {
                     if n > 10_000 && rows > 4 {
                         continue;
                     }

@@ -9,27 +9,44 @@ use metrale_core::numeric::dequantize::dequantize;
 use metrale_core::{Access, Elem, Unit};
 use metrale_host_kernels::packed_bytes;
 
-const FORMATS: [Elem; 6] = [
+const FORMATS: [Elem; 13] = [
     Elem::Q8_0,
     Elem::Q4_0,
     Elem::Q4_1,
     Elem::Q5_0,
+    Elem::Q5_1,
+    Elem::Q2K,
+    Elem::Q3K,
     Elem::Q4K,
+    Elem::Q5K,
     Elem::Q6K,
+    Elem::Iq4Nl,
+    Elem::Iq4Xs,
+    Elem::Mxfp4,
 ];
+
+/// Where a block's f16 scales are.
+fn halves(elem: Elem) -> &'static [usize] {
+    match elem {
+        Elem::Q4_1 | Elem::Q5_1 | Elem::Q4K | Elem::Q5K => &[0, 2],
+        Elem::Q2K => &[80, 82],
+        Elem::Q3K => &[108],
+        Elem::Q6K => &[208],
+        Elem::Mxfp4 => &[],
+        _ => &[0],
+    }
+}
 
 /// Random blocks: every bit of the integers, scales of either sign around 0.05.
 fn disk(elem: Elem, rows: usize, k: usize, rng: &mut Rng) -> Vec<u8> {
     let mut bytes = rng.bytes(elem.bytes_for((rows * k) as u64).unwrap() as usize);
-    let halves: &[usize] = match elem {
-        Elem::Q4_1 | Elem::Q4K => &[0, 2],
-        Elem::Q6K => &[208],
-        _ => &[0],
-    };
     for block in bytes.chunks_exact_mut(elem.block_bytes() as usize) {
-        for at in halves {
+        for at in halves(elem) {
             let scale = half::f16::from_f32(rng.normal() * 0.05);
             block[*at..at + 2].copy_from_slice(&scale.to_le_bytes());
+        }
+        if elem == Elem::Mxfp4 {
+            block[0] = 118 + block[0] % 8;
         }
     }
     bytes
@@ -192,10 +209,11 @@ fn the_largest_integers_do_not_overflow() {
             if elem == Elem::Q6K {
                 disk[192..208].fill(sub_scale);
             }
-            let at = if elem == Elem::Q6K { 208 } else { 0 };
-            disk[at..at + 2].copy_from_slice(&half::f16::ONE.to_le_bytes());
-            if matches!(elem, Elem::Q4_1 | Elem::Q4K) {
-                disk[2..4].copy_from_slice(&half::f16::ONE.to_le_bytes());
+            if elem == Elem::Mxfp4 {
+                disk[0] = 127;
+            }
+            for at in halves(elem) {
+                disk[*at..at + 2].copy_from_slice(&half::f16::ONE.to_le_bytes());
             }
             let w = values(elem, &disk, k);
             for sign in [1.0, -1.0] {
@@ -226,5 +244,39 @@ fn the_largest_integers_do_not_overflow() {
                 );
             }
         }
+    }
+}
+
+#[test]
+fn every_e8m0_scale_is_the_power_that_it_names() {
+    let (n, k) = (256, 32);
+    let mut disk = Vec::new();
+    for e in 0..=255u8 {
+        disk.push(e);
+        disk.extend([0x12; 16]); // 1 and 0.5
+    }
+    let w = values(Elem::Mxfp4, &disk, n * k);
+    let (a16, x) = quantize(&vec![1.0; k], k);
+    let args = [
+        raw(Access::Read, Elem::A16, Unit::Row, k, a16),
+        pack(Elem::Mxfp4, n, k, &disk),
+        read(Unit::One, 0, &[0.0]),
+        write(Unit::Row, n, 1),
+        A::U(k),
+        A::U(n),
+        A::U(0),
+        A::U(n),
+        A::U(0),
+        A::U(0),
+        A::Step,
+    ];
+    let out = f32s(&call_all("linear/mxfp4", &args, &rows(1, 0))[3]);
+    for (e, (out, w)) in out.iter().zip(w.chunks(k)).enumerate() {
+        let want: f64 = x.iter().zip(w).map(|(x, w)| x * f64::from(*w)).sum();
+        // The scale of the activations times the weights' is rounded where it is subnormal: then the sum is off by as much
+        // as the integer times half the smallest number.
+        let least = 32.0 * 16383.0 * 3.0 * f64::from(f32::from_bits(1));
+        let close = (f64::from(*out) - want).abs() <= want * 1e-6 + least;
+        assert!(close || e > 250 && out.is_infinite(), "{e}: {out} {want}");
     }
 }

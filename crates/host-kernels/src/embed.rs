@@ -20,7 +20,7 @@ const fn point<F: Format>(id: &'static str) -> HostPoint {
     }
 }
 
-pub(crate) static POINTS: [HostPoint; 9] = [
+pub(crate) static POINTS: [HostPoint; 16] = [
     point::<formats::F32>("embed/f32"),
     point::<formats::BF16>("embed/bf16"),
     point::<formats::F16>("embed/f16"),
@@ -28,8 +28,15 @@ pub(crate) static POINTS: [HostPoint; 9] = [
     point::<formats::Q4_0>("embed/q4_0"),
     point::<formats::Q4_1>("embed/q4_1"),
     point::<formats::Q5_0>("embed/q5_0"),
+    point::<formats::Q5_1>("embed/q5_1"),
+    point::<formats::Q2K>("embed/q2_k"),
+    point::<formats::Q3K>("embed/q3_k"),
     point::<formats::Q4K>("embed/q4_k"),
+    point::<formats::Q5K>("embed/q5_k"),
     point::<formats::Q6K>("embed/q6_k"),
+    point::<formats::Iq4Nl>("embed/iq4_nl"),
+    point::<formats::Iq4Xs>("embed/iq4_xs"),
+    point::<formats::Mxfp4>("embed/mxfp4"),
 ];
 
 fn needs<F: Format>(a: &Args) -> Result<Vec<Need>, BadConstants> {

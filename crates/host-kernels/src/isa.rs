@@ -15,6 +15,8 @@ enum Kind {
     Portable,
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
 }
 
 impl Isa {
@@ -34,25 +36,69 @@ impl Isa {
         None
     }
 
+    /// AVX-512 (F, BW, DQ, VL) with VNNI, if the processor has all of it and what [`Isa::avx2`] asks for.
+    #[must_use]
+    pub fn avx512() -> Option<Isa> {
+        #[cfg(target_arch = "x86_64")]
+        if Isa::avx2().is_some()
+            && std::is_x86_feature_detected!("avx512f")
+            && std::is_x86_feature_detected!("avx512bw")
+            && std::is_x86_feature_detected!("avx512dq")
+            && std::is_x86_feature_detected!("avx512vl")
+            && std::is_x86_feature_detected!("avx512vnni")
+        {
+            return Some(Isa(Kind::Avx512));
+        }
+        None
+    }
+
+    /// All that this processor has, the best last.
+    pub fn available() -> impl Iterator<Item = Isa> {
+        [Some(Isa::PORTABLE), Isa::avx2(), Isa::avx512()]
+            .into_iter()
+            .flatten()
+    }
+
+    /// The one of this name, if the processor has it.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Isa> {
+        Isa::available().find(|i| i.name() == name)
+    }
+
     /// The best that this processor has.
     #[must_use]
     pub fn detect() -> Isa {
-        Isa::avx2().unwrap_or(Isa::PORTABLE)
+        Isa::available().last().unwrap_or(Isa::PORTABLE)
     }
 
     /// Whether AVX2, FMA and F16C may be used.
     #[must_use]
     pub fn has_avx2(self) -> bool {
         #[cfg(target_arch = "x86_64")]
-        return self.0 == Kind::Avx2;
+        return matches!(self.0, Kind::Avx2 | Kind::Avx512);
         #[cfg(not(target_arch = "x86_64"))]
         false
     }
 
-    /// The name that `METRALE_CPU_ISA` takes: `portable` or `avx2`.
+    /// Whether AVX-512 (F, BW, DQ, VL) with VNNI may be used, and AVX2, FMA and F16C.
+    #[must_use]
+    pub fn has_avx512(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.0 == Kind::Avx512;
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// The name that `METRALE_CPU_ISA` takes: `portable`, `avx2` or `avx512`.
     #[must_use]
     pub fn name(self) -> &'static str {
-        if self.has_avx2() { "avx2" } else { "portable" }
+        match self.0 {
+            Kind::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => "avx512",
+        }
     }
 }
 

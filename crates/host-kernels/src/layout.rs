@@ -4,7 +4,7 @@
 //! Rows (outputs) are taken eight at a time as a *group*; within a group, K runs in *blocks* (the disk format's own: 1
 //! value for plain types, 32 or 256 for quantized ones), and a block holds the eight rows interleaved, so that one vector
 //! register holds one step of K for eight outputs. Rows past `n` in the last group are zero. No bit of the checkpoint is
-//! lost: scales stay in f16, K-quants keep their 6-bit or 8-bit sub-scales.
+//! lost: scales stay in f16, K-quants keep their sub-scales.
 //!
 //! ```text
 //! f32, f16, bf16   per k: 8 values
@@ -12,15 +12,23 @@
 //! q4_0   144 B     d f16 x8, q 4 x 32 B
 //! q4_1   160 B     d f16 x8, m f16 x8, q 4 x 32 B
 //! q5_0   176 B     d f16 x8, high bits 32 B, q 4 x 32 B
+//! q5_1   192 B     d f16 x8, m f16 x8, high bits 32 B, q 4 x 32 B
+//! iq4_nl 144 B     d f16 x8, q 4 x 32 B
+//! mxfp4  136 B     e u8 x8, q 4 x 32 B
+//! q2_k   672 B     d f16 x8, dmin f16 x8, then 8 times: scale and min u8 x8 (k 0..16; low half the scale), the same (k
+//!                  16..32), q 2 x 32 B
+//! q3_k   912 B     d f16 x8, then 8 times: scale i8 x8 (k 0..16), scale i8 x8 (k 16..32), high bits 32 B, q 2 x 32 B
 //! q4_k  1184 B     d f16 x8, dmin f16 x8, then 8 times: scale u8 x8, min u8 x8, q 4 x 32 B
+//! q5_k  1440 B     d f16 x8, dmin f16 x8, then 8 times: scale u8 x8, min u8 x8, high bits 32 B, q 4 x 32 B
 //! q6_k  1680 B     d f16 x8, then 8 times: scale i8 x8 (k 0..16), scale i8 x8 (k 16..32), high bits 2 x 32 B, q 4 x 32 B
+//! iq4_xs 1104 B    d f16 x8, then 8 times: scale i8 x8, q 4 x 32 B
 //! ```
 //!
 //! A *pair* is two consecutive k: what one 16-bit multiply-add takes from a row. Of 32 k there are 16 pairs. q8_0 stores
 //! them in order, byte `2 * row + h` for value `h` of the pair. Elsewhere a vector of 32 B is 16 little-endian words of 16
 //! bits, word `2 * row + h` for value `h` of several pairs of that row: 4-bit vector `v` holds pair `4v + n` in bits
-//! `4n..4n+4`; q5_0's high-bit vector holds pair `p` in bit `p`; q6_k's vector `u` of high bits holds pair `8u + f` in bits
-//! `2f..2f+2`.
+//! `4n..4n+4`; a vector of single high bits holds pair `p` in bit `p`; vector `u` of 2-bit values (q2_k, q3_k, and the high
+//! bits of q6_k) holds pair `8u + f` in bits `2f..2f+2`.
 
 use metrale_core::Elem;
 
@@ -46,8 +54,15 @@ pub fn group_block(format: Elem) -> Option<GroupBlock> {
         Elem::Q4_0 => (32, 144),
         Elem::Q4_1 => (32, 160),
         Elem::Q5_0 => (32, 176),
+        Elem::Q5_1 => (32, 192),
+        Elem::Iq4Nl => (32, 144),
+        Elem::Mxfp4 => (32, 136),
+        Elem::Q2K => (256, 672),
+        Elem::Q3K => (256, 912),
         Elem::Q4K => (256, 1184),
+        Elem::Q5K => (256, 1440),
         Elem::Q6K => (256, 1680),
+        Elem::Iq4Xs => (256, 1104),
         _ => return None,
     };
     Some(GroupBlock { elems, bytes })

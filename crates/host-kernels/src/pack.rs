@@ -35,7 +35,7 @@ const fn vector<F: Format>(id: &'static str) -> HostPoint {
     }
 }
 
-pub(crate) static POINTS: [HostPoint; 12] = [
+pub(crate) static POINTS: [HostPoint; 19] = [
     point::<formats::F32>("pack/f32"),
     point::<formats::BF16>("pack/bf16"),
     point::<formats::F16>("pack/f16"),
@@ -43,8 +43,15 @@ pub(crate) static POINTS: [HostPoint; 12] = [
     point::<formats::Q4_0>("pack/q4_0"),
     point::<formats::Q4_1>("pack/q4_1"),
     point::<formats::Q5_0>("pack/q5_0"),
+    point::<formats::Q5_1>("pack/q5_1"),
+    point::<formats::Q2K>("pack/q2_k"),
+    point::<formats::Q3K>("pack/q3_k"),
     point::<formats::Q4K>("pack/q4_k"),
+    point::<formats::Q5K>("pack/q5_k"),
     point::<formats::Q6K>("pack/q6_k"),
+    point::<formats::Iq4Nl>("pack/iq4_nl"),
+    point::<formats::Iq4Xs>("pack/iq4_xs"),
+    point::<formats::Mxfp4>("pack/mxfp4"),
     vector::<formats::F32>("pack/f32_vec"),
     vector::<formats::BF16>("pack/bf16_vec"),
     vector::<formats::F16>("pack/f16_vec"),

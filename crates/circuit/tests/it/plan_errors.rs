@@ -33,7 +33,7 @@ fn the_first_missing_point_is_named_with_what_there_is() {
         op,
         wanted,
         has,
-    } = error(Elem::Mxfp4, |_| {})
+    } = error(Elem::F8E4M3, |_| {})
     else {
         panic!("another error")
     };
@@ -41,7 +41,7 @@ fn the_first_missing_point_is_named_with_what_there_is() {
         (class.as_str(), family.as_str(), op.as_str()),
         ("cpu", "embed", "embed.res")
     );
-    assert!(wanted.contains("table = mxfp4"), "{wanted}");
+    assert!(wanted.contains("table = f8_e4m3"), "{wanted}");
     assert!(has.contains(&"embed/q4_1".to_owned()));
     let e = error(Elem::BF16, |r| r.kv = Elem::Q8_0);
     assert!(

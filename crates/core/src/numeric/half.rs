@@ -56,6 +56,16 @@ pub fn f8e4m3_to_f32(bits: u8) -> f32 {
     f32::from_bits(magnitude.to_bits() | sign)
 }
 
+/// Half of an E8M0 scale, 2^(e - 128); the two smallest are subnormal. It goes with [`super::dequantize::E2M1_DOUBLED`].
+/// The format's NaN, 255, is taken as the power 2^127, as ggml takes it.
+#[must_use]
+pub fn e8m0_halved(e: u8) -> f32 {
+    match e {
+        0 | 1 => f32::from_bits(0x0020_0000 << e),
+        _ => f32::from_bits((u32::from(e) - 1) << 23),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

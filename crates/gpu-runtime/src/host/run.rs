@@ -188,7 +188,18 @@ pub(super) fn device_info(isa: Isa, threads: u32) -> DeviceInfo {
     let memory = field("/proc/meminfo", "MemTotal")
         .and_then(|v| v.trim_end_matches("kB").trim().parse::<u64>().ok())
         .map_or(u64::MAX, |kb| kb * 1024);
-    let features: &[&str] = if isa.has_avx2() {
+    let features: &[&str] = if isa.has_avx512() {
+        &[
+            "avx2",
+            "fma",
+            "f16c",
+            "avx512f",
+            "avx512bw",
+            "avx512dq",
+            "avx512vl",
+            "avx512_vnni",
+        ]
+    } else if isa.has_avx2() {
         &["avx2", "fma", "f16c"]
     } else {
         &[]

@@ -152,11 +152,10 @@ fn place(span: usize) -> Loc {
     }
 }
 
-/// Backends that must agree to the bit: portable and AVX2, one thread and three; every launch checked.
+/// Backends that must agree to the bit: portable, AVX2 and AVX-512, one thread and three; every launch checked.
 pub fn backends() -> Vec<Checked<HostBackend>> {
-    let isas = [Some(Isa::PORTABLE), Isa::avx2()];
     let mut out = Vec::new();
-    for isa in isas.into_iter().flatten() {
+    for isa in Isa::available() {
         for threads in [1, 3] {
             let options = HostOptions {
                 threads,

@@ -3,19 +3,27 @@
 //!
 //! *Spec of quantized weights* (activations A16): one chain per output over ascending blocks of 32 k: `acc = fma(f32(dot),
 //! d * s, acc)` with the exact integer dot product of the block, rounded to f32 (ties to even: it may pass 2^24), the weight
-//! scale `d` (exact in f32) and the activation scale `s`, their product rounded; formats with an offset then take `acc =
-//! fma(m, sum, acc)` with the block's A16 sum. `m` is: the stored minimum (q4_1), `-8 d` (q4_0), `-16 d` (q5_0), `-(dmin *
-//! min)` (q4_k); all exact in f32. q8_0 and q6_k have no offset: their integers are signed. q4_k's `d` is `d * sc`; q6_k's
-//! integer is `sc0 * dot(k < 16) + sc1 * dot(k >= 16)`. Every integer fits 32 bits, in any order of its sum:
+//! scale `d` and the activation scale `s`, their product rounded; formats with an offset then take `acc =
+//! fma(m, sum, acc)` with the block's A16 sum. All of `d` and `m` are exact in f32. Every integer fits 32 bits, in any
+//! order of its sum:
 //!
-//! | weights | largest integer of a block |
-//! |---|---|
-//! | 0..=15 (q4_0, q4_1, q4_k) | 32 x 15 x 16,383 = 7,863,840 |
-//! | 0..=31 (q5_0) | 32 x 31 x 16,383 = 16,251,936 |
-//! | -128..=127 (q8_0) | 32 x 128 x 16,383 = 67,104,768 |
-//! | -32..=31 times -128..=127 (q6_k) | 32 x 32 x 128 x 16,383 = 2,147,352,576 = 2^31 - 131,072 |
+//! | weights | `d` | integer | its largest value | `m` |
+//! |---|---|---|---|---|
+//! | q4_0 | d | dot of 0..=15 | 32 x 15 x 16,383 = 7,863,840 | `-8 d` |
+//! | q4_1 | d | as q4_0 | | the stored minimum |
+//! | q4_k | `d * sc` | as q4_0 | | `-(dmin * min)` |
+//! | q5_0 | d | dot of 0..=31 | 32 x 31 x 16,383 = 16,251,936 | `-16 d` |
+//! | q5_1, q5_k | d, `d * sc` | as q5_0 | | as q4_1, q4_k |
+//! | q8_0 | d | dot of -128..=127 | 32 x 128 x 16,383 = 67,104,768 | none |
+//! | iq4_nl, iq4_xs | d, `d * sc` | dot of the levels -127..=113 | 66,580,512 | none |
+//! | mxfp4 | `2^(e - 128)` | dot of the doubled levels -12..=12 | 6,291,072 | none |
+//! | q2_k | d | `sc0 * dot(k < 16) + sc1 * dot(k >= 16)` | 32 x 15 x 3 x 16,383 = 23,591,520 | see below |
+//! | q3_k | d | the same, of -4..=3 and -32..=31 | 32 x 32 x 4 x 16,383 = 67,104,768 | none |
+//! | q6_k | d | the same, of -32..=31 and -128..=127 | 32 x 32 x 128 x 16,383 = 2^31 - 131,072 | none |
 //!
-//! q6_k is why activations have 15 bits and not 16.
+//! q2_k's minimums stand for 16 values each, and A16 has one sum for 32: its second step is `acc = fma(f32(mins), -dmin *
+//! s, acc)` with the exact integer `mins = min0 * sum(q, k < 16) + min1 * sum(q, k >= 16)`. q6_k is why activations have
+//! 15 bits and not 16.
 //!
 //! *Spec of f32, bf16 and f16 weights* (activations f32): one chain per output over ascending k, `acc = fma(w, x, acc)`,
 //! started fresh every [`plain::SEGMENT`] k; segments add up left to right. Vectors run across eight outputs: the same
@@ -25,10 +33,10 @@
 
 mod a16;
 #[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
 mod avx2_plain;
 mod plain;
+#[cfg(target_arch = "x86_64")]
+mod vector;
 
 use metrale_core::{StepCounts, Unit};
 

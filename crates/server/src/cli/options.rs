@@ -26,8 +26,7 @@ pub(super) fn kv(values: &Values<'_>) -> Option<Elem> {
 pub(super) fn isa(machine: &Machine) -> Result<Option<Isa>, Failure> {
     match machine.levers.cpu_isa() {
         None => Ok(None),
-        Some("portable") => Ok(Some(Isa::PORTABLE)),
-        Some(name) => Isa::avx2().map(Some).ok_or_else(|| {
+        Some(name) => Isa::by_name(name).map(Some).ok_or_else(|| {
             Failure::text(
                 Exit::Machine,
                 format!("METRALE_CPU_ISA is {name}, which this processor lacks; unset it"),

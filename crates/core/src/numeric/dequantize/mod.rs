@@ -14,6 +14,14 @@ use thiserror::Error;
 use super::half::{bf16_to_f32, f8e4m3_to_f32, f16_to_f32};
 use crate::Elem;
 
+/// The values that a nibble of IQ4_NL and IQ4_XS stands for, from the ggml format.
+pub const IQ4_LEVELS: [i8; 16] = [
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
+];
+
+/// Twice the values of FP4 E2M1 (OCP Microscaling Formats 1.0): 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
+pub const E2M1_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
 /// Why [`dequantize`] did nothing. The blame is the caller's.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
