@@ -33,6 +33,8 @@ pub(crate) struct Point {
     pub(crate) elems: BTreeMap<String, Elem>,
     /// Layouts of its matrices, by argument.
     pub(crate) layouts: BTreeMap<String, String>,
+    /// How the KV pool lies; `None` is the plain way.
+    pub(crate) pool: Option<String>,
     pub(crate) when: Option<Expr>,
     pub(crate) rows: RowRange,
     pub(crate) scratch: BTreeMap<String, Expr>,
@@ -179,6 +181,7 @@ impl Class {
             spec: p.spec.clone(),
             elems: p.elems.clone(),
             layouts: p.layouts.clone(),
+            pool: p.pool.clone(),
             when: p.when.clone(),
             rows: p
                 .rows
@@ -266,7 +269,8 @@ impl Class {
             let best = &self.points[*best];
             let alike = |i: &&usize| {
                 let p = &self.points[**i];
-                (&p.elems, &p.layouts, &p.spec) == (&best.elems, &best.layouts, &best.spec)
+                (&p.elems, &p.layouts, &p.pool, &p.spec)
+                    == (&best.elems, &best.layouts, &best.pool, &best.spec)
             };
             let group: Vec<usize> = candidates.iter().filter(alike).copied().collect();
             self.cover_all(&group)

@@ -94,8 +94,9 @@ pub struct Point {
     /// touches what that one wrote.
     #[serde(default)]
     pub pdl: bool,
-    /// Blocks of a cluster in x, y, z.
-    pub cluster: Option<[u32; 3]>,
+    /// Blocks of a cluster in x, y, z: formulas; one block unless stated.
+    #[serde(default)]
+    pub cluster: Vec<String>,
     /// Tensor maps: hidden parameters after the family's arguments, in this order.
     #[serde(default)]
     pub maps: Vec<Map>,

@@ -103,11 +103,13 @@ fn point(resolved: &ResolvedPoint, families: &Families, images: &[ImageFile]) ->
         let text = p.grid.get(i).map_or("1", String::as_str);
         grid.push(formula(text).map_err(|e| format!("grid: {e}"))?);
     }
-    let cluster = p.cluster.unwrap_or([1; 3]);
-    if cluster.contains(&0) || cluster.iter().product::<u32>() > MAX_CLUSTER {
-        return Err(format!(
-            "cluster: 1 to {MAX_CLUSTER} blocks, none of them 0"
-        ));
+    if p.cluster.len() > 3 {
+        return Err("cluster: at most three dimensions".into());
+    }
+    let mut cluster = Vec::new();
+    for i in 0..3 {
+        let text = p.cluster.get(i).map_or("1", String::as_str);
+        cluster.push(formula(text).map_err(|e| format!("cluster: {e}"))?);
     }
     let maps = p.maps.iter().enumerate().map(|(i, m)| {
         map(m, args, &names).map_err(|e| format!("maps, the {}. ({}): {e}", i + 1, m.buffer))
@@ -142,7 +144,7 @@ fn point(resolved: &ResolvedPoint, families: &Families, images: &[ImageFile]) ->
         .collect();
     let image = images.iter().position(|i| i.source == p.file).unwrap_or(0);
     Ok(format!(
-        "Point {{ id: {:?}, image: {image}, entry: {:?}, block: {}, grid: [{}], shared: {}, pdl: {}, cluster: {cluster:?}, \
+        "Point {{ id: {:?}, image: {image}, entry: {:?}, block: {}, grid: [{}], shared: {}, pdl: {}, cluster: [{}], \
          maps: &[{}], args: &[{}], needs: &[{}] }},\n",
         p.id,
         p.entry,
@@ -150,14 +152,12 @@ fn point(resolved: &ResolvedPoint, families: &Families, images: &[ImageFile]) ->
         grid.join(", "),
         formula(p.shared.as_deref().unwrap_or("0")).map_err(|e| format!("shared: {e}"))?,
         p.pdl,
+        cluster.join(", "),
         maps.join(", "),
         args.join(", "),
         needs.join(", ")
     ))
 }
-
-/// Blocks of the largest cluster that any device takes.
-const MAX_CLUSTER: u32 = 16;
 
 /// A tensor map, as far as it can be checked without numbers; the driver checks those.
 fn map(map: &Map, args: &[Arg], names: &[Option<&str>]) -> Result<String> {
@@ -208,10 +208,7 @@ fn rust(formula: &Formula) -> String {
             Op::Arg(i) => format!("formula::Op::Arg({i})"),
             Op::Var(Var::UnitRows(i)) => format!("formula::Op::Var(Var::UnitRows({i}))"),
             Op::Var(v) => format!("formula::Op::Var(Var::{v:?})"),
-            Op::Add => "formula::Op::Add".into(),
-            Op::Mul => "formula::Op::Mul".into(),
-            Op::Tiles => "formula::Op::Tiles".into(),
-            Op::Min => "formula::Op::Min".into(),
+            plain => format!("formula::Op::{plain:?}"),
         })
         .collect();
     format!("Formula(std::borrow::Cow::Borrowed(&[{}]))", ops.join(", "))

@@ -4,9 +4,10 @@
 //! ```text
 //! sum     = product { "+" product }
 //! product = factor { "*" factor }
-//! factor  = integer | name | "tiles(" sum "," integer ")" | "min(" sum "," sum ")" | "(" sum ")"
+//! factor  = integer | name | function "(" sum { "," sum } ")" | "(" sum ")"
 //! ```
-//! `tiles(n, m)` is n over m, rounded up. A name is a u32 argument of the family, or else one of [`Var`]'s.
+//! `tiles(n, m)` is n over m, rounded up, `floor(n, m)` rounded down; `min(a, b)` and `max(a, b)`; `power2(n)` is the
+//! largest power of two that is not above n, and 1 for 0. A name is a u32 argument of the family, or else one of [`Var`]'s.
 //!
 //! The build script includes this file to parse; at run time only [`Formula::eval`] is used.
 
@@ -42,8 +43,14 @@ pub enum Op {
     Mul,
     /// Divides the second by the top, rounding up.
     Tiles,
+    /// Divides the second by the top, rounding down.
+    Floor,
     /// The smaller of the top two.
     Min,
+    /// The larger of the top two.
+    Max,
+    /// The largest power of two that is not above the top; 1 for 0.
+    Power2,
 }
 
 /// A formula in postfix order.
@@ -59,7 +66,7 @@ pub trait Values {
 }
 
 impl Formula {
-    /// The formula's value; `None` if it overflows 64 bits (or divides by 0, which the parser refuses).
+    /// The formula's value; `None` if it overflows 64 bits or divides by 0.
     #[must_use]
     pub fn eval(&self, values: &impl Values) -> Option<u64> {
         let mut stack: Vec<u64> = Vec::with_capacity(self.0.len());
@@ -68,13 +75,16 @@ impl Formula {
                 Op::Num(n) => u64::from(n),
                 Op::Arg(i) => u64::from(values.arg(i)),
                 Op::Var(v) => u64::from(values.var(v)),
-                Op::Add | Op::Mul | Op::Tiles | Op::Min => {
+                Op::Power2 => 1 << stack.pop()?.max(1).ilog2(),
+                Op::Add | Op::Mul | Op::Tiles | Op::Floor | Op::Min | Op::Max => {
                     let (b, a) = (stack.pop()?, stack.pop()?);
                     match op {
                         Op::Add => a.checked_add(b)?,
                         Op::Mul => a.checked_mul(b)?,
                         Op::Min => a.min(b),
+                        Op::Max => a.max(b),
                         _ if b == 0 => return None,
+                        Op::Floor => a / b,
                         _ => a.div_ceil(b),
                     }
                 }
@@ -84,10 +94,10 @@ impl Formula {
         stack.pop()
     }
 
-    /// Whether it is the number 0.
+    /// Whether it is that number.
     #[must_use]
-    pub fn is_nothing(&self) -> bool {
-        matches!(self.0[..], [Op::Num(0)])
+    pub fn is(&self, number: u32) -> bool {
+        matches!(self.0[..], [Op::Num(n)] if n == number)
     }
 
     /// Whether it depends on a value.
@@ -124,8 +134,17 @@ struct Parser<'a> {
     ops: Vec<Op>,
 }
 
-/// Parentheses within parentheses; manifests need two.
+/// Parentheses within parentheses; manifests need five.
 const MAX_DEPTH: u32 = 16;
+
+/// Name, operands, what it does.
+const FUNCTIONS: [(&str, u32, Op); 5] = [
+    ("tiles", 2, Op::Tiles),
+    ("floor", 2, Op::Floor),
+    ("min", 2, Op::Min),
+    ("max", 2, Op::Max),
+    ("power2", 1, Op::Power2),
+];
 
 impl<'a> Parser<'a> {
     fn take(&mut self, symbol: char) -> bool {
@@ -183,26 +202,17 @@ impl<'a> Parser<'a> {
             return self.expect(')');
         }
         let word = self.word();
-        if word == "tiles" && self.take('(') {
-            self.sum(depth + 1)?;
-            self.expect(',')?;
-            let by = self.word();
-            match by.parse::<u32>() {
-                Ok(n) if n > 0 => self.ops.push(Op::Num(n)),
-                _ => {
-                    return Err(format!(
-                        "tiles are counted by a positive number, not `{by}`"
-                    ));
+        let function = FUNCTIONS.iter().find(|(name, ..)| *name == word);
+        if let Some((_, count, op)) = function
+            && self.take('(')
+        {
+            for i in 0..*count {
+                if i > 0 {
+                    self.expect(',')?;
                 }
+                self.sum(depth + 1)?;
             }
-            self.ops.push(Op::Tiles);
-            return self.expect(')');
-        }
-        if word == "min" && self.take('(') {
-            self.sum(depth + 1)?;
-            self.expect(',')?;
-            self.sum(depth + 1)?;
-            self.ops.push(Op::Min);
+            self.ops.push(*op);
             return self.expect(')');
         }
         let op = self.value(word)?;
@@ -283,6 +293,14 @@ mod tests {
         assert_eq!(eval("unit_rows * slots", [0, 0, 0]), Some(14));
         assert_eq!(eval("min(tiles(n, 8), processors)", [800, 0, 0]), Some(100));
         assert_eq!(eval("min(n, processors) * 2", [800, 0, 0]), Some(264));
+        assert_eq!(eval("tiles(n, k) + floor(n, k)", [17, 8, 0]), Some(5));
+        assert_eq!(eval("tiles(n, k)", [17, 0, 0]), None, "by zero");
+        let power2 = |n| eval("power2(n)", [n, 0, 0]);
+        assert_eq!(
+            [0, 1, 3, 4, 7, 192].map(power2),
+            [1, 1, 2, 4, 4, 128].map(Some)
+        );
+        assert_eq!(eval("max(n, k)", [3, 8, 0]), Some(8));
         assert_eq!(eval("n * n * n", [u32::MAX, 0, 0]), None, "overflow");
     }
 
@@ -293,8 +311,8 @@ mod tests {
             "n +",
             "n n",
             "(n",
-            "tiles(n, 0)",
-            "tiles(n, k)",
+            "tiles(n)",
+            "power2(n, k)",
             "min(n)",
             "min(n, k",
             "m",

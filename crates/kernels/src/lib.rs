@@ -62,7 +62,7 @@ pub struct Point {
     /// what that one wrote.
     pub pdl: bool,
     /// Blocks of a cluster in x, y, z; all 1 without clusters. The grid is rounded up to whole clusters.
-    pub cluster: [u32; 3],
+    pub cluster: [Formula; 3],
     /// Tensor maps: parameters after the family's arguments, made when the launch is bound.
     pub maps: &'static [Map],
     /// The family's arguments.

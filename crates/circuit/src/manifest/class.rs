@@ -76,6 +76,8 @@ pub(crate) struct PointFile {
     /// Layouts of its matrices, by argument; the format's own unless stated.
     #[serde(default)]
     pub(crate) layouts: BTreeMap<String, String>,
+    /// How the KV pool lies that it reads or writes; the plain way unless stated.
+    pub(crate) pool: Option<String>,
     /// Shapes that it takes: a condition over the u32 arguments of its family; all unless stated.
     pub(crate) when: Option<Expr>,
     /// Row counts `[min, max]` it is chosen for; all unless stated.

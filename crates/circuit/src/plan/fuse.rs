@@ -9,7 +9,7 @@ use super::Job;
 use super::lower::{Lowered, LoweredOp};
 use super::shapes::{Part, fixed_elem, value};
 use crate::class::Fusion;
-use crate::instance::{EdgeId, Use};
+use crate::instance::{EdgeId, State, Use};
 use crate::manifest::class::Numerics;
 use crate::manifest::families::ArgSig;
 
@@ -30,7 +30,31 @@ pub(super) struct Joined {
     pub(super) bind: BTreeMap<String, EdgeId>,
 }
 
+/// Groups of all ops. Kernels that lay the KV pool out their own way are taken only if all that touch the pool do.
 pub(super) fn fuse(job: Job<'_>, lowered: &Lowered) -> Vec<Fused> {
+    let fused = fuse_with(job, lowered, true);
+    let mut pools = fused.iter().filter_map(|f| pool(job, lowered, f));
+    let Some(first) = pools.next() else {
+        return fused;
+    };
+    match pools.all(|p| p == first) {
+        true => fused,
+        false => fuse_with(job, lowered, false),
+    }
+}
+
+/// How a group takes the KV pool to lie; `None` if it does not touch it.
+fn pool<'a>(job: Job<'a>, lowered: &Lowered, fused: &Fused) -> Option<Option<&'a String>> {
+    let ops = &lowered.ops[fused.first..fused.first + fused.count];
+    let mut states = ops.iter().flat_map(|o| &o.op.states);
+    states.find(|(_, id)| matches!(job.instance.states[*id as usize], State::Kv { .. }))?;
+    let joined = fused.joined.as_ref().and_then(|j| j.points.first());
+    let point = joined.or_else(|| ops[0].runs.first()?.points.first());
+    let point = point.map(|(_, p)| &job.class.points[*p]);
+    Some(point.and_then(|p| p.pool.as_ref()))
+}
+
+fn fuse_with(job: Job<'_>, lowered: &Lowered, own_pools: bool) -> Vec<Fused> {
     let readers = readers(lowered);
     let mut out = Vec::new();
     let mut at = 0;
@@ -38,7 +62,8 @@ pub(super) fn fuse(job: Job<'_>, lowered: &Lowered) -> Vec<Fused> {
         let fusions = job.class.fusions.iter().filter(|_| job.request.fuse);
         let found = fusions.into_iter().find_map(|f| {
             let ops = lowered.ops.get(at..at + f.ops.len())?;
-            join(job, f, ops, lowered, &readers).map(|joined| (f.ops.len(), joined))
+            let joined = join(job, f, ops, lowered, &readers, own_pools);
+            joined.map(|joined| (f.ops.len(), joined))
         });
         let (count, joined) = match found {
             Some((count, joined)) => (count, Some(joined)),
@@ -80,6 +105,7 @@ fn join(
     ops: &[LoweredOp],
     lowered: &Lowered,
     readers: &BTreeMap<EdgeId, usize>,
+    own_pools: bool,
 ) -> Option<Joined> {
     let first = ops.first()?;
     let fits = ops
@@ -143,7 +169,7 @@ fn join(
         .filter(|p| {
             let point = &job.class.points[*p];
             let suits = |run| lowered.layouts.suits(job, run, point, true);
-            parts.iter().all(|(_, run)| suits(run))
+            (own_pools || point.pool.is_none()) && parts.iter().all(|(_, run)| suits(run))
         })
         .collect();
     candidates.sort_by_key(|p| (job.class.points[*p].depth, *p));

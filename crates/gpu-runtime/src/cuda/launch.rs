@@ -16,6 +16,7 @@ use crate::error::DeviceFault;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Geometry {
     grid: [u32; 3],
+    cluster: [u32; 3],
     shared: u32,
 }
 
@@ -59,9 +60,6 @@ pub(super) fn allow_cluster(point: &Point, function: sys::CUfunction) -> Result<
     })
 }
 
-/// Blocks of a cluster that every device with clusters takes.
-pub(super) const PORTABLE_CLUSTER: u32 = 8;
-
 impl Bound {
     /// Grid and shared memory for steps of at most `bucket` rows.
     fn geometry(
@@ -73,18 +71,25 @@ impl Bound {
         let env = self.env(bucket, limits);
         let value = |f: &Formula| f.eval(&env).and_then(|v| u32::try_from(v).ok());
         let bad = || DeviceFault::rejected(format!("{}: no grid for {bucket} rows", point.id));
-        let mut grid = [0; 3];
+        let (mut grid, mut cluster) = ([0; 3], [0; 3]);
+        for (i, formula) in point.cluster.iter().enumerate() {
+            cluster[i] = value(formula).filter(|n| *n > 0).ok_or_else(bad)?;
+        }
         for (i, formula) in point.grid.iter().enumerate() {
             // A dimension of 0 (no rows) is no launch for the driver: one block that finds nothing to do.
             let blocks = value(formula).ok_or_else(bad)?.max(1);
-            let whole = blocks.checked_next_multiple_of(point.cluster[i]);
+            let whole = blocks.checked_next_multiple_of(cluster[i]);
             grid[i] = whole.ok_or_else(bad)?;
         }
         if grid[1] > 65_535 || grid[2] > 65_535 {
             return Err(bad());
         }
         let shared = value(&point.shared).ok_or_else(bad)?;
-        Ok(Geometry { grid, shared })
+        Ok(Geometry {
+            grid,
+            cluster,
+            shared,
+        })
     }
 
     /// Launches on `stream` for steps of at most `bucket` rows, or records the launch where the stream is capturing.
@@ -99,7 +104,11 @@ impl Bound {
         stream: &Stream,
     ) -> Result<(), DeviceFault> {
         let point = bound.resolved.point;
-        let Geometry { grid, shared } = self.geometry(point, bucket, limits)?;
+        let Geometry {
+            grid,
+            cluster,
+            shared,
+        } = self.geometry(point, bucket, limits)?;
         let mut words = self.words.clone();
         let mut maps = bound.maps.clone();
         let mut params: Vec<*mut std::ffi::c_void> = words
@@ -107,7 +116,7 @@ impl Bound {
             .map(|w| std::ptr::from_mut(w).cast())
             .chain(maps.iter_mut().map(|m| std::ptr::from_mut(m).cast()))
             .collect();
-        let mut attributes = attributes(point);
+        let mut attributes = attributes(point, cluster);
         let config = sys::CUlaunchConfig {
             gridDimX: grid[0],
             gridDimY: grid[1],
@@ -132,7 +141,7 @@ impl Bound {
             )
         };
         let what = || {
-            let (block, cluster) = (point.block, point.cluster);
+            let block = point.block;
             format!(
                 "launching {} for {bucket} rows (grid {grid:?}, block {block}, shared {shared}, cluster {cluster:?})",
                 point.id
@@ -145,7 +154,7 @@ impl Bound {
     }
 }
 
-fn attributes(point: &Point) -> Vec<CUlaunchAttribute> {
+fn attributes(point: &Point, cluster: [u32; 3]) -> Vec<CUlaunchAttribute> {
     let attribute = |id, value| CUlaunchAttribute {
         id,
         pad: [0; 4],
@@ -159,8 +168,8 @@ fn attributes(point: &Point) -> Vec<CUlaunchAttribute> {
         let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
         attributes.push(attribute(id, value));
     }
-    if point.cluster != [1; 3] {
-        let [x, y, z] = point.cluster;
+    if cluster != [1; 3] {
+        let [x, y, z] = cluster;
         let value = CUlaunchAttributeValue {
             clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z },
         };

@@ -12,7 +12,7 @@ use super::arenas::Arenas;
 use super::bind::{Bound, Resolved};
 use super::driver::{Stream, check};
 use super::fences::{Fences, Record};
-use super::launch::{PORTABLE_CLUSTER, allow_cluster, allow_shared};
+use super::launch::{allow_cluster, allow_shared};
 use super::program::Recorded;
 use crate::backend::{Fence, Progress};
 use crate::error::DeviceFault;
@@ -114,10 +114,11 @@ impl State {
             )?;
         }
         // A size that depends on the launch is not known yet: as much as there is.
-        if !point.shared.is_nothing() {
+        if !point.shared.is(0) {
             allow_shared(point, function, self.shared_limit)?;
         }
-        if point.cluster.iter().product::<u32>() > PORTABLE_CLUSTER {
+        // Some devices take larger clusters than all do; which size a launch has is not known yet.
+        if point.cluster.iter().any(|f| !f.is(1)) {
             allow_cluster(point, function)?;
         }
         let resolved = Resolved { point, function };
