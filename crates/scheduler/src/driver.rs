@@ -25,7 +25,7 @@ use crate::limits::{LimitsError, PlannerLimits};
 use crate::outcome::StepOutcome;
 use crate::planner::Planner;
 use crate::request::RequestId;
-use crate::router::{Progress, Router};
+use crate::router::{Lookahead, Progress, Router};
 
 /// Longest wait for the device before the wait is begun again; bounds nothing but the router's call.
 const WAIT: Duration = Duration::from_millis(250);
@@ -41,6 +41,8 @@ pub struct Driver<R: Router, K> {
     sinks: HashMap<RequestId, Box<dyn EventSink>>,
     shared: Arc<Shared<R::Sampling>>,
     stats: Stats,
+    /// Steps submitted and not applied.
+    flying: u32,
     // Buffers of a turn.
     messages: VecDeque<Message<R::Sampling>>,
     effects: Vec<Effect>,
@@ -75,6 +77,7 @@ impl<R: Router, K: KvAccounts> Driver<R, K> {
             sinks: HashMap::new(),
             shared: Arc::new(shared),
             stats: Stats::default(),
+            flying: 0,
             messages: VecDeque::new(),
             effects: Vec::new(),
             outcome: StepOutcome::default(),
@@ -132,39 +135,94 @@ impl<R: Router, K: KvAccounts> Driver<R, K> {
         if !self.take_inbox() {
             return Turn::Stopped;
         }
-        let now = self.router.now();
-        let plan = {
-            // The planner wants the spill router alone, and the router is one value: both faces of it, one at a time.
-            let Driver {
-                planner,
-                kv,
-                router,
-                effects,
-                ..
-            } = self;
-            planner.plan(now, kv, router, effects)
+        let done = match self.flying {
+            0 => match self.first() {
+                Ok(true) => self.step(),
+                Ok(false) => {
+                    self.deliver();
+                    return self.resting();
+                }
+                Err(fault) => Err(fault),
+            },
+            _ => self.step(),
         };
-        let Some(plan) = plan else {
-            self.deliver();
-            return self.resting();
-        };
-        self.stats.rows += u64::from(plan.rows());
-        let submitted = self.router.submit(plan);
-        self.deliver(); // While the device works.
-        let done = submitted.and_then(|()| self.finish_step());
         if let Err(fault) = done {
             self.fault(&fault);
         }
-        self.deliver();
-        self.stats.steps += 1;
+        self.deliver(); // While the device works on the next step, if that was submitted.
         Turn::Ran
     }
 
-    fn finish_step(&mut self) -> Result<(), Fault> {
+    /// Plans and submits a step where none is in flight. False: there is none to run.
+    fn first(&mut self) -> Result<bool, Fault> {
+        let now = self.router.now();
+        // The planner wants the spill router alone, and the router is one value: both faces of it, one at a time.
+        let Some(plan) = self
+            .planner
+            .plan(now, &mut self.kv, &mut self.router, &mut self.effects)
+        else {
+            return Ok(false);
+        };
+        self.stats.rows += u64::from(plan.rows());
+        self.stats.steps += 1;
+        self.router.submit(plan)?;
+        self.flying = 1;
+        Ok(true)
+    }
+
+    /// Finishes the step in flight; where the router takes steps ahead, with the next one planned meanwhile and submitted.
+    fn step(&mut self) -> Result<(), Fault> {
+        let lookahead = self.router.lookahead();
+        let mut ahead = self.flying > 1;
+        if !ahead
+            && let Some(plan) = self.planner.plan_ahead(
+                lookahead,
+                &mut self.kv,
+                &mut self.router,
+                &mut self.effects,
+            )
+        {
+            ahead = true;
+            if lookahead == Lookahead::Slot {
+                self.stats.rows += u64::from(plan.rows());
+                self.stats.steps += 1;
+                self.router.submit(plan)?;
+                self.flying = 2;
+            }
+        }
+        self.deliver(); // While the device works.
         self.outcome.clear();
         while self.router.wait(WAIT, &mut self.outcome)? == Progress::Running {}
         self.planner
-            .apply(&self.outcome, &mut self.kv, &mut self.effects)
+            .apply(&self.outcome, &mut self.kv, &mut self.effects)?;
+        self.flying -= 1;
+        if lookahead == Lookahead::None {
+            return Ok(()); // The next plan reaps.
+        }
+        let now = self.router.now();
+        self.planner
+            .reap(now, &mut self.kv, &mut self.router, &mut self.effects);
+        if ahead
+            && lookahead == Lookahead::Late
+            && let Some(plan) = self.planner.resolve(&mut self.kv)
+        {
+            self.stats.rows += u64::from(plan.rows());
+            self.stats.steps += 1;
+            self.router.submit(plan)?;
+            self.flying = 1;
+        }
+        Ok(())
+    }
+
+    /// Waits for what is in flight, whose outcome nobody wants any more.
+    fn settle(&mut self) {
+        for _ in 0..std::mem::take(&mut self.flying) {
+            self.outcome.clear();
+            while matches!(
+                self.router.wait(WAIT, &mut self.outcome),
+                Ok(Progress::Running)
+            ) {}
+        }
     }
 
     /// Nothing can run: because of what?
@@ -202,6 +260,7 @@ impl<R: Router, K: KvAccounts> Driver<R, K> {
         }
         self.messages = messages;
         if stop {
+            self.settle();
             let what = "the engine was shut down before the answer was complete";
             let fault = Fault::new(Scope::Request, FaultKind::Shutdown, what);
             self.stop(Health::Stopped, &fault);
@@ -245,6 +304,7 @@ impl<R: Router, K: KvAccounts> Driver<R, K> {
 
     /// A fault of the step or the device, or a panic of ours.
     fn fault(&mut self, fault: &Fault) {
+        self.flying = 0;
         // A panic may have left any of these half changed: what fails here is given up with the rest.
         let Driver {
             planner,

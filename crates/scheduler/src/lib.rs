@@ -41,9 +41,11 @@ pub use handle::{Handle, Health, Stats};
 pub use kv::{Admission, Attached, KvAccounts};
 pub use limits::{LimitsError, PlannerLimits};
 pub use outcome::{RowOutcome, RowStatus, StepOutcome};
-pub use plan::{BlockCopy, HistoryEntry, LogitRow, Segment, StepPlan, TableDelta};
+pub use plan::{BlockCopy, HistoryEntry, LateId, LogitRow, Segment, StepPlan, TableDelta};
 pub use planner::Planner;
 pub use policy::Policy;
 pub use request::{Refusal, Request, RequestId};
-pub use router::{ClockRouter, DeviceRouter, NoSpill, Progress, Router, Routers, SpillRouter};
+pub use router::{
+    ClockRouter, DeviceRouter, Lookahead, NoSpill, Progress, Router, Routers, SpillRouter,
+};
 pub use trace::{Difference, Entry, Replay, Trace, TraceHandle, Traced};

@@ -22,6 +22,9 @@ pub struct StepPlan<S> {
     pub logits: Vec<LogitRow<S>>,
     /// Writes to the block tables; each entry at most once.
     pub tables: Vec<TableDelta>,
+    /// Rows of `tokens` whose id is not known here yet. Empty unless the router takes steps ahead of the draws
+    /// ([`Lookahead::Slot`](crate::Lookahead::Slot)).
+    pub late: Vec<LateId>,
     /// Block copies (copy-on-write of partly shared blocks), to be done in this order.
     pub copies: Vec<BlockCopy>,
 }
@@ -34,6 +37,7 @@ impl<S> Default for StepPlan<S> {
             segments: Vec::new(),
             logits: Vec::new(),
             tables: Vec::new(),
+            late: Vec::new(),
             copies: Vec::new(),
         }
     }
@@ -96,6 +100,15 @@ pub struct LogitRow<S> {
     pub bias: Arc<[(u32, f32)]>,
     /// Tokens that must not be drawn here (stop tokens before `min_tokens`): a bias of minus infinity.
     pub banned: Arc<[u32]>,
+}
+
+/// The id of `row` is the token that the step before draws for `slot`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LateId {
+    /// The row in the step.
+    pub row: u32,
+    /// Its slot; each slot draws at most one token a step.
+    pub slot: u32,
 }
 
 /// One token's share in the penalties.

@@ -11,6 +11,7 @@
 //! one last event.
 
 mod admit;
+mod ahead;
 mod apply;
 mod history;
 mod intake;
@@ -25,7 +26,7 @@ use crate::kv::KvAccounts;
 use crate::limits::PlannerLimits;
 use crate::plan::{StepPlan, TableDelta};
 use crate::policy::{Pace, Policy};
-use crate::router::SpillRouter;
+use crate::router::{Lookahead, SpillRouter};
 use seq::Seq;
 
 /// The planner. See the crate's essay for the rule that it follows.
@@ -39,8 +40,14 @@ pub struct Planner<S> {
     running: Vec<u32>,
     /// In order of rank.
     waiting: VecDeque<Seq<S>>,
+    /// The step that was planned first and is not applied.
     plan: StepPlan<S>,
     in_flight: bool,
+    /// The one after it, where `ahead` says so.
+    next: StepPlan<S>,
+    ahead: bool,
+    /// How far ahead the step that is being planned lies.
+    mode: Lookahead,
     left: Budget,
     /// Table entries that changed since the last plan.
     moved: Vec<TableDelta>,
@@ -96,6 +103,7 @@ impl<S: Clone> Planner<S> {
         self.plan.logits.clear();
         self.plan.tables.clear();
         self.plan.copies.clear();
+        self.plan.late.clear();
         self.plan.tables.append(&mut self.moved);
         self.left = Budget {
             rows: self.limits.max_rows,
@@ -118,31 +126,37 @@ impl<S: Clone> Planner<S> {
         }
     }
 
-    /// One row for each running sequence that has one row to run.
+    /// One row for each running sequence that has one row to run. False if blocks would have to be taken from another while a
+    /// step is in flight.
     fn decode(
         &mut self,
         kv: &mut dyn KvAccounts,
         spill: &mut dyn SpillRouter,
         effects: &mut Vec<Effect>,
-    ) {
+    ) -> bool {
         let mut i = 0;
         while let Some(&slot) = self.running.get(i) {
-            if self.seq(slot).pending() == 1 {
+            let seq = self.seq(slot);
+            if seq.todo() == 1 && !seq.cancelled && seq.goes_on(self.capacity) {
                 while !self.hold_last(slot, kv) {
+                    if self.mode != Lookahead::None {
+                        return false;
+                    }
                     self.preempt_last(kv, spill, effects);
                     if self.running.len() == i {
-                        return; // It was the last itself.
+                        return true; // It was the last itself.
                     }
                 }
                 self.push_rows(slot, 1, kv);
             }
             i += 1;
         }
+        true
     }
 
     /// Makes sure that the last known token of `slot` has a block.
     fn hold_last(&mut self, slot: u32, kv: &mut dyn KvAccounts) -> bool {
-        let index = (self.seq(slot).len() - 1) / self.block;
+        let index = (self.seq(slot).known() - 1) / self.block;
         if (kv.table(slot).len() as u32) > index {
             return true;
         }
@@ -157,7 +171,7 @@ impl<S: Clone> Planner<S> {
     fn prefill(&mut self, kv: &mut dyn KvAccounts) {
         for i in 0..self.running.len() {
             let slot = self.running[i];
-            let pending = self.seq(slot).pending();
+            let pending = self.seq(slot).todo();
             if pending > 1 {
                 let rows = self.push_rows(slot, pending.min(self.left.prefill), kv);
                 self.left.prefill -= rows;

@@ -25,11 +25,29 @@ pub trait DeviceRouter {
     /// A fault of scope `Step` or `Device`: nothing of the step counts. A step that never ends is the router's to detect.
     fn wait(&mut self, timeout: Duration, outcome: &mut StepOutcome) -> Result<Progress, Fault>;
 
-    /// Makes the device fit for the next step after `fault`, with an empty KV pool after one of scope `Device`.
+    /// How far ahead of its outcomes this router takes steps; always the same.
+    fn lookahead(&self) -> Lookahead {
+        Lookahead::None
+    }
+
+    /// Makes the device fit for the next step after `fault`, with no step in flight, and with an empty KV pool after one of scope `Device`.
     ///
     /// # Errors
     /// A fault: the device is lost, and the driver fails everything and takes no more.
     fn recover(&mut self, fault: &Fault) -> Result<(), Fault>;
+}
+
+/// How far ahead steps are planned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lookahead {
+    /// A step is planned when the one before it is applied.
+    #[default]
+    None,
+    /// Step n+1 is planned while n runs, and submitted when n is applied: the ids of its rows are known by then.
+    Late,
+    /// Step n+1 is submitted while n runs, so two are in flight: a late row takes its id where n left it
+    /// ([`StepPlan::late`]). Outcomes come in order.
+    Slot,
 }
 
 /// State of the step in flight.
@@ -103,6 +121,10 @@ impl<D: DeviceRouter, C, P> DeviceRouter for Routers<D, C, P> {
 
     fn wait(&mut self, timeout: Duration, outcome: &mut StepOutcome) -> Result<Progress, Fault> {
         self.device.wait(timeout, outcome)
+    }
+
+    fn lookahead(&self) -> Lookahead {
+        self.device.lookahead()
     }
 
     fn recover(&mut self, fault: &Fault) -> Result<(), Fault> {

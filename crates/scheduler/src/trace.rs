@@ -11,7 +11,7 @@ use crate::effect::Effect;
 use crate::fault::{Fault, FaultKind, Scope};
 use crate::outcome::StepOutcome;
 use crate::plan::StepPlan;
-use crate::router::{ClockRouter, DeviceRouter, Progress, Router, SpillRouter};
+use crate::router::{ClockRouter, DeviceRouter, Lookahead, Progress, Router, SpillRouter};
 
 /// One crossing of the border.
 #[derive(Clone, Debug, PartialEq)]
@@ -135,6 +135,10 @@ impl<R: Router> DeviceRouter for Traced<R> {
         result
     }
 
+    fn lookahead(&self) -> Lookahead {
+        self.inner.lookahead()
+    }
+
     fn recover(&mut self, fault: &Fault) -> Result<(), Fault> {
         let result = self.inner.recover(fault);
         self.trace
@@ -183,6 +187,7 @@ pub struct Replay<S> {
     trace: Trace<S>,
     at: usize,
     now: Duration,
+    lookahead: Lookahead,
     difference: Option<Difference<S>>,
 }
 
@@ -194,8 +199,15 @@ impl<S: Clone + PartialEq> Replay<S> {
             trace,
             at: 0,
             now: Duration::ZERO,
+            lookahead: Lookahead::None,
             difference: None,
         }
+    }
+
+    /// As the router did whose trace it is.
+    #[must_use]
+    pub fn with_lookahead(self, lookahead: Lookahead) -> Replay<S> {
+        Replay { lookahead, ..self }
     }
 
     /// Where the scheduler first did otherwise than the trace says. `None` so far: it did the same.
@@ -252,6 +264,10 @@ impl<S: Clone + PartialEq> DeviceRouter for Replay<S> {
         });
         *outcome = answer.unwrap_or_else(|| Err(self.diverged()))?;
         Ok(Progress::Done)
+    }
+
+    fn lookahead(&self) -> Lookahead {
+        self.lookahead
     }
 
     fn recover(&mut self, fault: &Fault) -> Result<(), Fault> {

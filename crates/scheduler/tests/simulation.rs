@@ -14,7 +14,8 @@ use common::rig::{End, Rig, limits, prompt};
 use common::script::{Mishap, Script};
 use common::{STOP, VOCAB};
 use metrale_scheduler::{
-    Event, FaultKind, FinishReason, Health, PlannerLimits, Policy, Request, RequestId, Scope, Turn,
+    Event, FaultKind, FinishReason, Health, Lookahead, PlannerLimits, Policy, Request, RequestId,
+    Scope, Turn,
 };
 use proptest::prelude::*;
 
@@ -95,6 +96,10 @@ fn mishap() -> impl Strategy<Value = Mishap> {
         Just(Mishap::Panic),
         Just(Mishap::Extra),
     ]
+}
+
+fn lookahead() -> impl Strategy<Value = Lookahead> {
+    prop::sample::select(vec![Lookahead::None, Lookahead::Late, Lookahead::Slot])
 }
 
 fn any_limits() -> impl Strategy<Value = PlannerLimits> {
@@ -212,12 +217,14 @@ fn run(
     blocks: u32,
     spills: bool,
     snapshots: Option<u32>,
+    lookahead: Lookahead,
     mishaps: BTreeMap<u64, Mishap>,
     ops: &[Op],
 ) {
     let set = |s: &mut Script| {
         s.mishaps = mishaps;
         s.spills = spills;
+        s.lookahead = lookahead;
     };
     let rig = match snapshots {
         None => Rig::with(limits, blocks, set),
@@ -240,9 +247,9 @@ proptest! {
     #[test]
     fn histories_without_faults(
         limits in any_limits(), blocks in 2..30u32, spills in any::<bool>(),
-        snapshots in prop::option::of(0..8u32), ops in prop::collection::vec(op(), 5..60),
+        snapshots in prop::option::of(0..8u32), ahead in lookahead(), ops in prop::collection::vec(op(), 5..60),
     ) {
-        run(limits, blocks, spills, snapshots, BTreeMap::new(), &ops);
+        run(limits, blocks, spills, snapshots, ahead, BTreeMap::new(), &ops);
     }
 
     #[test]
@@ -251,10 +258,11 @@ proptest! {
         blocks in 2..30u32,
         spills in any::<bool>(),
         snapshots in prop::option::of(0..8u32),
+        ahead in lookahead(),
         mishaps in prop::collection::btree_map(1..80u64, mishap(), 1..8),
         ops in prop::collection::vec(op(), 5..60),
     ) {
-        run(limits, blocks, spills, snapshots, mishaps, &ops);
+        run(limits, blocks, spills, snapshots, ahead, mishaps, &ops);
     }
 
     #[test]

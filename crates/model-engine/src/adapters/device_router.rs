@@ -8,8 +8,8 @@ use metrale_core::{StepBlock, StepLayout};
 use metrale_gpu_runtime::{DeviceFault, Progress as DeviceProgress};
 use metrale_sampling::Sampling;
 use metrale_scheduler::{
-    DeviceRouter, Fault, FaultKind, HistoryEntry, Progress, RowOutcome, RowStatus, Scope,
-    StepOutcome, StepPlan,
+    DeviceRouter, Fault, FaultKind, HistoryEntry, Lookahead, Progress, RowOutcome, RowStatus,
+    Scope, StepOutcome, StepPlan,
 };
 
 use crate::traits::Model;
@@ -22,6 +22,7 @@ pub struct ModelRouter<M> {
     /// nobody else holds it.
     tops: Vec<u32>,
     hash_rows: bool,
+    lookahead: Lookahead,
     history: Vec<metrale_core::HistoryEntry>,
     bias: Vec<(u32, f32)>,
     top: Vec<(u32, f32)>,
@@ -40,12 +41,20 @@ impl<M: Model> ModelRouter<M> {
             block,
             tops: Vec::new(),
             hash_rows,
+            lookahead: Lookahead::Late,
             history: Vec::new(),
             bias: Vec::new(),
             top: Vec::new(),
             started: Instant::now(),
             step_deadline,
         }
+    }
+
+    /// How far ahead steps are taken; [`Lookahead::Late`] without this. [`Lookahead::Slot`] wants a model that reads late ids
+    /// on its device and keeps the results of two steps: none so far.
+    #[must_use]
+    pub fn with_lookahead(self, lookahead: Lookahead) -> ModelRouter<M> {
+        ModelRouter { lookahead, ..self }
     }
 
     fn fill(&mut self, plan: &StepPlan<Sampling>) -> Result<(), metrale_core::StepFull> {
@@ -122,7 +131,15 @@ impl<M: Model> ModelRouter<M> {
 impl<M: Model> DeviceRouter for ModelRouter<M> {
     type Sampling = Sampling;
 
+    fn lookahead(&self) -> Lookahead {
+        self.lookahead
+    }
+
     fn submit(&mut self, plan: &StepPlan<Sampling>) -> Result<(), Fault> {
+        if !plan.late.is_empty() {
+            let what = "a step has late ids, which this model does not read";
+            return Err(Fault::new(Scope::Step, FaultKind::Internal, what));
+        }
         self.fill(plan)
             .map_err(|full| Fault::new(Scope::Step, FaultKind::Internal, full.to_string()))?;
         for copy in &plan.copies {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use metrale_cache::{CacheOptions, KvCache, StateOptions, WindowOptions};
 use metrale_sampling::Sampling;
 use metrale_scheduler::{
-    ClockRouter, Driver, Handle, LimitsError, NoSpill, PlannerLimits, Routers,
+    ClockRouter, Driver, Handle, LimitsError, Lookahead, NoSpill, PlannerLimits, Routers,
 };
 
 use crate::adapters::{CacheAccounts, ModelRouter};
@@ -32,6 +32,9 @@ pub struct EngineOptions {
     pub step_deadline: Duration,
     /// Key of the prefix cache's hash; a server takes a random one.
     pub hash_key: u64,
+    /// How far ahead steps are planned. Default [`Lookahead::Late`]: step n+1 is planned, and the tokens of n-1 are delivered,
+    /// while n runs. Answers do not depend on it.
+    pub lookahead: Lookahead,
     /// Groups of sliding-window layers that the plan gave block tables of their own. Default none.
     pub windows: Vec<WindowOptions>,
     /// Places of recurrent state, where the plan has them. Default none.
@@ -45,6 +48,7 @@ impl Default for EngineOptions {
             row_hashes: false,
             step_deadline: Duration::from_secs(120),
             hash_key: 0,
+            lookahead: Lookahead::Late,
             windows: Vec::new(),
             states: None,
         }
@@ -126,7 +130,8 @@ pub fn assemble(
         ..CacheOptions::default()
     });
     let accounts = CacheAccounts::new(cache, populated);
-    let router = ModelRouter::new(model, options.row_hashes, options.step_deadline);
+    let router = ModelRouter::new(model, options.row_hashes, options.step_deadline)
+        .with_lookahead(options.lookahead);
     let routers = Routers {
         device: router,
         clock: MonotonicClock::default(),

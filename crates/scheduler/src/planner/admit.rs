@@ -6,7 +6,7 @@ use crate::effect::Effect;
 use crate::event::Event;
 use crate::kv::{Admission, KvAccounts};
 use crate::plan::TableDelta;
-use crate::router::SpillRouter;
+use crate::router::{Lookahead, SpillRouter};
 
 impl<S: Clone> Planner<S> {
     /// Admissions, strictly from the head of the queue.
@@ -20,6 +20,9 @@ impl<S: Clone> Planner<S> {
             let Some(head) = self.waiting.front() else {
                 return;
             };
+            if self.mode != Lookahead::None && (head.cancelled || head.spilled.is_some()) {
+                return;
+            }
             let Some(slot) = self.slots.iter().position(Option::is_none) else {
                 return;
             };
@@ -43,6 +46,7 @@ impl<S: Clone> Planner<S> {
             seq.computed = attached.cached;
             seq.published = seq.computed / self.block;
             seq.restore = attached.state;
+            seq.fresh = true;
             if !restore(&mut seq, slot, kv, spill, self.block) {
                 self.plan.copies.extend(attached.copy);
             }
@@ -63,7 +67,7 @@ impl<S: Clone> Planner<S> {
                     },
                 });
             }
-            let pending = seq.pending();
+            let pending = seq.todo();
             self.slots[slot as usize] = Some(seq);
             self.run(slot);
             let rows = self.push_rows(slot, pending.min(self.left.prefill), kv);

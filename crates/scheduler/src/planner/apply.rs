@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From the device's outcome to events.
 
-use super::Planner;
+use super::{Planner, Seq};
 use crate::effect::Effect;
 use crate::event::{Event, FinishReason};
 use crate::fault::{Fault, FaultKind, Scope};
 use crate::kv::KvAccounts;
 use crate::outcome::{RowOutcome, RowStatus, StepOutcome};
 use crate::plan::{LogitRow, Segment};
+use crate::request::RequestId;
 
 impl<S: Clone> Planner<S> {
     /// Takes the outcome of the plan in flight.
@@ -43,30 +44,46 @@ impl<S: Clone> Planner<S> {
                     self.end(slot, last, trusted, kv, effects);
                 }
             }
-            self.after_segment(slot, kv, effects);
+            self.after_segment(segment, kv, effects);
         }
         drop(rows);
         self.plan = plan;
+        if std::mem::take(&mut self.ahead) {
+            std::mem::swap(&mut self.plan, &mut self.next);
+            self.in_flight = true;
+        }
         Ok(())
     }
 
     /// Counts and publishes what a segment stored.
     fn stored(&mut self, segment: &Segment, kv: &mut dyn KvAccounts) {
-        let slot = segment.slot;
-        let Some(seq) = self.slots[slot as usize].as_mut() else {
+        let (slot, block) = (segment.slot, self.block);
+        let Some(seq) = self.of(slot, segment.request) else {
             segment.save.into_iter().for_each(|p| kv.drop_snapshot(p));
             return;
         };
         seq.computed += segment.rows.len() as u32;
+        seq.flying_rows -= segment.rows.len() as u32;
         seq.restore = None;
-        let full = seq.computed / self.block;
+        seq.fresh = false;
+        let full = seq.computed / block;
+        let computed = seq.computed;
         if full > seq.published {
             seq.published = full;
-            kv.publish(slot, &seq.tokens[..seq.computed as usize], &mut self.moved);
+            let stored = computed as usize;
+            if let Some(seq) = &self.slots[slot as usize] {
+                kv.publish(slot, &seq.tokens[..stored], &mut self.moved);
+            }
         }
         if let Some(place) = segment.save {
-            kv.keep_snapshot(slot, seq.computed, place);
+            kv.keep_snapshot(slot, computed, place);
         }
+    }
+
+    /// The sequence in `slot`, if it is still that of `request`: of a step that was submitted ahead, rows may have ended.
+    fn of(&mut self, slot: u32, request: RequestId) -> Option<&mut Seq<S>> {
+        let seq = self.slots[slot as usize].as_mut();
+        seq.filter(|s| s.request.id == request)
     }
 
     /// One logits row. `Some` if it was the request's last.
@@ -78,7 +95,11 @@ impl<S: Clone> Planner<S> {
         effects: &mut Vec<Effect>,
     ) -> Option<Event> {
         asked.history = None; // So that the sequence's history is the only holder and grows in place.
-        let seq = self.slots[asked.slot as usize].as_mut()?;
+        let capacity = self.capacity;
+        let seq = self.of(asked.slot, asked.request)?;
+        if asked.forced.is_none() {
+            seq.flying_draws -= 1;
+        }
         if seq.cancelled {
             return None; // The next plan reaps it.
         }
@@ -130,13 +151,19 @@ impl<S: Clone> Planner<S> {
                 row_hash,
             },
         );
-        let full = !seq.draws() || seq.len() >= self.capacity;
+        let full = seq.generated >= seq.request.max_tokens || seq.len() >= capacity;
         full.then(|| finished(FinishReason::Length, None, seq.usage()))
     }
 
     /// Ends a request that only wanted its prompt run.
-    fn after_segment(&mut self, slot: u32, kv: &mut dyn KvAccounts, effects: &mut Vec<Effect>) {
-        let Some(seq) = self.slots[slot as usize].as_ref() else {
+    fn after_segment(
+        &mut self,
+        segment: &Segment,
+        kv: &mut dyn KvAccounts,
+        effects: &mut Vec<Effect>,
+    ) {
+        let slot = segment.slot;
+        let Some(seq) = self.of(slot, segment.request) else {
             return;
         };
         if seq.pending() == 0 && !seq.cancelled {

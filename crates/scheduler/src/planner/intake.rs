@@ -13,7 +13,7 @@ use crate::limits::{LimitsError, PlannerLimits};
 use crate::plan::StepPlan;
 use crate::policy::Pace;
 use crate::request::{Refusal, Request, RequestId};
-use crate::router::SpillRouter;
+use crate::router::{Lookahead, SpillRouter};
 
 impl<S: Clone> Planner<S> {
     /// A planner without requests, for a pool of the size that `kv` states.
@@ -33,6 +33,9 @@ impl<S: Clone> Planner<S> {
             waiting: VecDeque::new(),
             plan: StepPlan::default(),
             in_flight: false,
+            next: StepPlan::default(),
+            ahead: false,
+            mode: Lookahead::None,
             left: Budget::default(),
             moved: Vec::new(),
             arrivals: 0,
@@ -114,7 +117,8 @@ impl<S: Clone> Planner<S> {
         }
     }
 
-    /// Ends what was cancelled and what is past its deadline. Not while a step is in flight.
+    /// Ends what was cancelled and what is past its deadline. Between [`Planner::apply`] and the next plan; of a step that is
+    /// planned ahead, the rows of what ends here count for nothing.
     pub fn reap(
         &mut self,
         now: Duration,
@@ -151,11 +155,13 @@ impl<S: Clone> Planner<S> {
         let lost = fault.scope >= Scope::Device;
         if lost {
             kv.reset();
-        } else if self.in_flight {
-            let saves = self.plan.segments.iter().filter_map(|s| s.save);
+        } else {
+            let flying = [(self.in_flight, &self.plan), (self.ahead, &self.next)];
+            let plans = flying.into_iter().filter(|f| f.0).map(|f| f.1);
+            let saves = plans.flat_map(|p| p.segments.iter().filter_map(|s| s.save));
             saves.for_each(|place| kv.drop_snapshot(place));
         }
-        self.in_flight = false;
+        (self.in_flight, self.ahead) = (false, false);
         self.running.clear();
         for slot in 0..self.slots.len() as u32 {
             let Some(seq) = self.slots[slot as usize].take() else {
@@ -198,7 +204,11 @@ impl<S: Clone> Planner<S> {
         let Some(seq) = self.slots[slot as usize].take() else {
             return;
         };
-        let stored = if trusted { seq.computed } else { 0 };
+        let stored = match trusted {
+            false => 0,
+            true if seq.fresh => seq.published * self.block,
+            true => seq.computed,
+        };
         kv.release(slot, &seq.tokens[..stored as usize]);
         self.running.retain(|s| *s != slot);
         self.moved.retain(|t| t.slot != slot);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::history::History;
 use crate::event::Usage;
-use crate::plan::LogitRow;
+use crate::plan::{HistoryEntry, LogitRow};
 use crate::policy::Rank;
 use crate::request::Request;
 
@@ -27,6 +27,12 @@ pub(super) struct Seq<S> {
     pub(super) next_prompt: u32,
     /// Prompt tokens found cached at the first admission; `None` before it.
     pub(super) cached: Option<u32>,
+    /// Rows of it in steps that are planned and not applied.
+    pub(super) flying_rows: u32,
+    /// Tokens that these steps draw.
+    pub(super) flying_draws: u32,
+    /// No step of it has been applied since its admission: a block copy for it may not have been done.
+    pub(super) fresh: bool,
     /// Where its recurrent state is to be copied from before its first rows.
     pub(super) restore: Option<u32>,
     /// Tokens that the spill router keeps for it.
@@ -47,6 +53,9 @@ impl<S: Clone> Seq<S> {
             history: request.history.then(|| History::new(&request.prompt)),
             next_prompt: 1,
             cached: None,
+            flying_rows: 0,
+            flying_draws: 0,
+            fresh: false,
             restore: None,
             spilled: None,
             cancelled: false,
@@ -70,9 +79,29 @@ impl<S: Clone> Seq<S> {
         self.len() - self.computed
     }
 
+    /// Tokens once the steps in flight are applied.
+    pub(super) fn known(&self) -> u32 {
+        self.len() + self.flying_draws
+    }
+
+    /// Position of the first row that is in no step yet.
+    pub(super) fn next_row(&self) -> u32 {
+        self.computed + self.flying_rows
+    }
+
+    /// Known tokens that are in no step yet.
+    pub(super) fn todo(&self) -> u32 {
+        self.known() - self.next_row()
+    }
+
+    /// Whether its text goes on behind the tokens that are being drawn.
+    pub(super) fn goes_on(&self, capacity: u32) -> bool {
+        self.flying_draws == 0 || self.draws() && self.known() < capacity
+    }
+
     /// Whether the row of its last known token draws one.
     pub(super) fn draws(&self) -> bool {
-        self.generated < self.request.max_tokens
+        self.generated + self.flying_draws < self.request.max_tokens
     }
 
     /// Whether prompt logprobs are wanted that have not been reported: its prompt is then computed, whatever is cached.
@@ -100,7 +129,7 @@ impl<S: Clone> Seq<S> {
         let history = self
             .history
             .as_ref()
-            .map_or(0, |h| h.entries().len() as u32);
+            .map_or(0, |h| h.entries().len() as u32 + self.flying_draws);
         let mut bias = self.request.bias.len() as u32;
         if self.bans() {
             bias += self.request.stop_tokens.len() as u32;
@@ -110,13 +139,19 @@ impl<S: Clone> Seq<S> {
 
     /// Whether stop tokens may not be drawn yet.
     pub(super) fn bans(&self) -> bool {
-        self.generated < self.request.min_tokens
+        self.generated + self.flying_draws < self.request.min_tokens
+    }
+
+    /// The penalty history, where it has one.
+    pub(super) fn history_entries(&self) -> Option<Arc<Vec<HistoryEntry>>> {
+        self.history.as_ref().map(|h| Arc::clone(h.entries()))
     }
 
     /// The logits row that draws the next token.
     pub(super) fn draw_row(&self, row: u32, slot: u32) -> LogitRow<S> {
         LogitRow {
-            history: self.history.as_ref().map(|h| Arc::clone(h.entries())),
+            // Entries that change before the step runs are filled in then.
+            history: self.history_entries().filter(|_| self.flying_draws == 0),
             bias: Arc::clone(&self.request.bias),
             banned: if self.bans() {
                 Arc::clone(&self.request.stop_tokens)
@@ -124,7 +159,7 @@ impl<S: Clone> Seq<S> {
                 Arc::default()
             },
             top: self.request.logprobs.unwrap_or(0),
-            ..self.plain_row(row, slot, self.len())
+            ..self.plain_row(row, slot, self.known())
         }
     }
 

@@ -3,14 +3,14 @@
 //! its block table, so that any error of tables, copies, shared or evicted blocks changes the answer. It also checks the
 //! limits of each step.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use metrale_scheduler::{
-    ClockRouter, DeviceRouter, Effect, Fault, FaultKind, PlannerLimits, Progress, Router,
-    RowOutcome, RowStatus, Scope, Segment, SpillRouter, StepOutcome, StepPlan,
+    ClockRouter, DeviceRouter, Effect, Fault, FaultKind, Lookahead, PlannerLimits, Progress,
+    Router, RowOutcome, RowStatus, Scope, Segment, SpillRouter, StepOutcome, StepPlan,
 };
 
 use super::BLOCK;
@@ -48,8 +48,11 @@ pub struct Script {
     states: BTreeMap<u32, u64>,
     /// Whether states are checked too.
     pub hybrid: bool,
-    pending: Option<StepOutcome>,
-    failing: Option<Fault>,
+    /// Outcomes of the steps in flight, or what they fail with.
+    pending: VecDeque<Result<StepOutcome, Fault>>,
+    /// The token that each slot drew last.
+    drawn: HashMap<u32, u32>,
+    pub lookahead: Lookahead,
     lost: bool,
     spilled: BTreeMap<u64, Vec<[Cell; BLOCK as usize]>>,
     pub step: u64,
@@ -87,8 +90,9 @@ impl Script {
             window: vec![[None; BLOCK as usize]; 4096],
             states: BTreeMap::new(),
             hybrid: false,
-            pending: None,
-            failing: None,
+            pending: VecDeque::new(),
+            drawn: HashMap::new(),
+            lookahead: Lookahead::None,
             lost: false,
             spilled: BTreeMap::new(),
             step: 0,
@@ -216,9 +220,21 @@ impl Script {
                 row_hash: Some(d.row_hash),
                 ..RowOutcome::new(d.token, d.logprob)
             };
+            if l.forced.is_none() {
+                self.drawn.insert(l.slot, d.token);
+            }
             outcome.push(row, d.top);
         }
         outcome
+    }
+
+    /// The plan with the ids that the device fills in.
+    fn with_ids(&self, plan: &StepPlan<u64>) -> StepPlan<u64> {
+        let mut plan = plan.clone();
+        for late in std::mem::take(&mut plan.late) {
+            plan.tokens[late.row as usize] = self.drawn[&late.slot];
+        }
+        plan
     }
 
     fn spoil(
@@ -253,7 +269,10 @@ impl DeviceRouter for Script {
     type Sampling = u64;
 
     fn submit(&mut self, plan: &StepPlan<u64>) -> Result<(), Fault> {
-        assert!(self.pending.is_none() && !self.lost);
+        let most = 1 + usize::from(self.lookahead == Lookahead::Slot);
+        assert!(self.pending.len() < most && !self.lost);
+        assert!(plan.late.is_empty() || self.lookahead == Lookahead::Slot);
+        let plan = &self.with_ids(plan);
         self.step += 1;
         self.clock.fetch_add(self.step_millis, Ordering::Relaxed);
         let micros = self.row_micros * u64::from(plan.rows());
@@ -280,26 +299,28 @@ impl DeviceRouter for Script {
                     }
                     Some(Mishap::Empty(at)) => self.spoil(plan, &mut outcome, at, RowStatus::Empty),
                     Some(Mishap::Extra) => outcome.push(RowOutcome::new(1, 0.0), []),
-                    Some(Mishap::Wait(scope)) => self.failing = Some(fault(scope)),
                     _ => {}
                 }
-                self.pending = Some(outcome);
+                self.pending.push_back(match mishap {
+                    Some(Mishap::Wait(scope)) => Err(fault(scope)),
+                    _ => Ok(outcome),
+                });
             }
         }
         Ok(())
     }
 
     fn wait(&mut self, _timeout: Duration, outcome: &mut StepOutcome) -> Result<Progress, Fault> {
-        let done = self.pending.take().expect("a step was submitted");
-        if let Some(fault) = self.failing.take() {
-            return Err(fault);
-        }
-        *outcome = done;
+        *outcome = self.pending.pop_front().expect("a step was submitted")?;
         Ok(Progress::Done)
     }
 
+    fn lookahead(&self) -> Lookahead {
+        self.lookahead
+    }
+
     fn recover(&mut self, fault: &Fault) -> Result<(), Fault> {
-        self.pending = None;
+        self.pending.clear();
         if self.lost {
             return Err(Fault::new(
                 Scope::Device,
