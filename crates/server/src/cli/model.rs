@@ -155,12 +155,15 @@ impl Model {
         Ok(found.map(|(path, origin)| self.located(path, origin)))
     }
 
-    /// The model, fetched if it is not on this machine.
+    /// The model, fetched if it is not on this machine. `accept` accepts the terms that its recipe may state.
     ///
     /// # Errors
-    /// A [`Failure`] that says what each source refused.
-    pub fn fetch(&self, machine: &Machine) -> Result<Located, Failure> {
+    /// A [`Failure`] that says what each source refused, or shows terms that have not been accepted.
+    pub fn fetch(&self, machine: &Machine, accept: bool) -> Result<Located, Failure> {
         let hub = machine.hub()?;
+        if let Self::Recipe(recipe) = self {
+            terms(recipe, machine, hub.options().offline, accept)?;
+        }
         let (path, origin) = match self {
             Self::Path(path) => (path.clone(), "path".to_owned()),
             Self::Recipe(recipe) => {
@@ -197,6 +200,36 @@ impl Model {
         };
         Ok(self.located(path, origin))
     }
+}
+
+/// Holds that the terms of a recipe have been accepted, now or before.
+fn terms(recipe: &Recipe, machine: &Machine, offline: bool, accept: bool) -> Result<(), Failure> {
+    let home = machine.home();
+    let Some(terms) = recipe.unaccepted(&home) else {
+        return Ok(());
+    };
+    let document = recipe.terms_document(&home, offline, &machine.pip, machine.console.as_ref());
+    if accept {
+        machine.console.note(&format!(
+            "{}: the {} are accepted",
+            recipe.name, terms.title
+        ));
+        return recipe.accept(&home).or_exit(Exit::Machine);
+    }
+    let whole = document.map_or(String::new(), |p| {
+        format!("\nThe whole text: {}", p.display())
+    });
+    Err(Failure::text(
+        Exit::Usage,
+        format!(
+            "{} comes under the {} ({}).\n\n{}\n{whole}\nIf you accept them, say so once: met pull {} --accept-licence",
+            recipe.name,
+            terms.title,
+            terms.published,
+            terms.summary.trim(),
+            recipe.name
+        ),
+    ))
 }
 
 fn hub_file(repo: &RepoId, revision: &str, file: &str) -> HubFile {

@@ -13,7 +13,8 @@ use crate::recipe;
 
 /// Fetches a model and says who served it.
 pub(super) fn pull(values: &Values<'_>, machine: &Machine) -> Result<(), Failure> {
-    let located = Model::parse(values.text("MODEL"))?.fetch(machine)?;
+    let located =
+        Model::parse(values.text("MODEL"))?.fetch(machine, values.has("accept-licence"))?;
     let licence = located
         .licence
         .map_or(String::new(), |l| format!(", licence {l}"));

@@ -31,7 +31,8 @@ pub(super) fn run(values: &Values<'_>, machine: &Machine) -> Result<(), Failure>
         "-" => input()?,
         text => text.to_owned(),
     };
-    let located = Model::parse(values.text("MODEL"))?.fetch(machine)?;
+    let located =
+        Model::parse(values.text("MODEL"))?.fetch(machine, values.has("accept-licence"))?;
     let mut load = options::load(values, machine, located.path)?;
     if values.count::<u32>("max-num-seqs").is_none() {
         load.max_num_seqs = 1; // one prompt, one sequence

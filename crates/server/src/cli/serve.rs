@@ -25,7 +25,7 @@ const HTTP_THREADS: usize = 2;
 
 pub(super) fn serve(values: &Values<'_>, machine: &Arc<Machine>) -> Result<(), Failure> {
     log::start(values, machine, "info")?;
-    let model = Model::parse(values.text("MODEL"))?.fetch(machine)?;
+    let model = Model::parse(values.text("MODEL"))?.fetch(machine, values.has("accept-licence"))?;
     let mut config = options::http(values, &model.name)?;
     let listener = listen(
         values.text("host").unwrap_or("127.0.0.1"),

@@ -80,6 +80,14 @@ const ACCEPT: &[Group] = &[Group {
     .repeated()],
 }];
 
+const LICENCE: Group = Group {
+    heading: "Licence",
+    flags: &[Flag::switch(
+        "accept-licence",
+        "Accept the terms of use that the recipe states; once is enough on a machine. Without it they are shown.",
+    )],
+};
+
 const CIRCUIT: &[Command] = &[
     Command {
         name: "show",
@@ -114,7 +122,7 @@ pub const COMMANDS: &[Command] = &[
         about: "Serve a model over HTTP, with OpenAI's API",
         detail: "Fetches the model first if it is not on this machine. The server listens at once and is ready (GET /ready) when the weights are loaded; SIGTERM lets running answers end.",
         arguments: &[OPTIONAL_MODEL],
-        groups: &[NETWORK, DEVICE, ENGINE, SAMPLING, LOG],
+        groups: &[NETWORK, DEVICE, ENGINE, SAMPLING, LICENCE, LOG],
         commands: &[],
     },
     Command {
@@ -159,6 +167,7 @@ pub const COMMANDS: &[Command] = &[
             SAMPLING,
             DEVICE,
             ENGINE,
+            LICENCE,
             LOG,
         ],
         commands: &[],
@@ -168,7 +177,7 @@ pub const COMMANDS: &[Command] = &[
         about: "Fetch a model to this machine",
         detail: "Sources are tried in the recipe's order; the last line says which one served, or what each refused. A download that was broken off goes on where it stopped. HF_TOKEN, HF_ENDPOINT, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE mean what they mean to huggingface_hub, whose cache is shared.",
         arguments: &[OPTIONAL_MODEL],
-        groups: &[],
+        groups: &[LICENCE],
         commands: &[],
     },
     Command {

