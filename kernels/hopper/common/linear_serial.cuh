@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The schedule for many rows: persistent clusters of two blocks; a cluster takes two neighbouring tiles of 128 weight rows and
+// one tile of N tokens at a time. Each block loads its own weights and half of the tokens, which the copy engine writes to both:
+// without that, the L2 cache would be the limit. K segments are folded in registers, in order; the bits are linear_split's.
+//
+// Two consumer warpgroups of 64 weight rows, which take most registers of a third; one thread of that runs ahead with the loads,
+// over tile borders too.
+#pragma once
+
+#include "linear_out.cuh"
+#include "linear_tiles.cuh"
+#include "linear_wgmma.cuh"
+
+constexpr u32 SERIAL_THREADS = CONSUMERS + 128;
+
+// Of a whole warpgroup.
+template <u32 REGISTERS>
+__device__ inline void take_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+template <u32 REGISTERS>
+__device__ inline void leave_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+template <u32 N, u32 STAGES>
+struct SerialShared {
+    static constexpr u32 STAGE = TILE_BYTES + N * BLOCK_BYTES;
+    static constexpr u32 BARRIERS = STAGES * STAGE;
+    static constexpr u32 BYTES = BARRIERS + STAGES * 16;
+};
+
+// The tiles in the order in which clusters take them: bands of eight token tiles, in a band token tiles run fastest, so that the
+// tiles in flight form a block of weights and tokens that the L2 cache holds.
+struct Raster {
+    u32 pairs, token_tiles;
+
+    __device__ u32 count() const { return pairs * token_tiles; }
+    __device__ void tile(u32 index, u32* pair, u32* token_tile) const {
+        u32 band = index / (8 * pairs), in_band = index - band * 8 * pairs;
+        u32 width = min(8u, token_tiles - band * 8);
+        *pair = in_band / width;
+        *token_tile = band * 8 + in_band % width;
+    }
+};
+
+// Sums of one warpgroup, from registers to memory: 32-byte sectors for f32 (eight neighbouring rows of one token).
+template <u32 N>
+__device__ void write_tile(const Linear& out, const float (&d)[N / 2], u32 row, u32 first_token, u32 rows) {
+    u32 lane = threadIdx.x % 32, target = row + lane / 4;
+    bool low = target < out.n, high = target + 8 < out.n;
+    float *column = out.column(target), shift_low = low ? out.shift(target) : 0.0f;
+    float shift_high = high ? out.shift(target + 8) : 0.0f;
+#pragma unroll
+    for (u32 j = 0; j < N / 8; ++j) {
+        u32 token = first_token + 8 * j + 2 * (lane % 4);
+        if (token < rows) {
+            if (low) out.store(column, shift_low, token, d[4 * j]);
+            if (high) out.store(column + 8, shift_high, token, d[4 * j + 2]);
+        }
+        if (token + 1 < rows) {
+            if (low) out.store(column, shift_low, token + 1, d[4 * j + 1]);
+            if (high) out.store(column + 8, shift_high, token + 1, d[4 * j + 3]);
+        }
+    }
+}
+
+// The eight columns of h of a warp: an 8 x 8 transposition gives each thread two neighbouring columns of one token.
+template <u32 N>
+__device__ void write_tile(const Swiglu& out, const float (&d)[N / 2], u32 row, u32 first_token, u32 rows) {
+    u32 lane = threadIdx.x % 32, column = row / 2 + 2 * (lane % 4);
+#pragma unroll
+    for (u32 j = 0; j < N / 8; ++j) {
+        __nv_bfloat162 h = __floats2bfloat162_rn(swiglu(d[4 * j], d[4 * j + 2]), swiglu(d[4 * j + 1], d[4 * j + 3]));
+        u32 bits = *(u32*)&h, turned;
+        asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(bits));
+        u32 token = first_token + 8 * j + lane / 4;
+        if (token < rows && column < out.ffn) *(u32*)(out.h + (u64)token * out.ffn + column) = turned;
+    }
+}
+
+template <class Format, u32 N, u32 STAGES, bool FOLD, class Out>
+__device__ void linear_serial(const TensorMap* map, const u8* w, u32 blocks, u32 n, u32 rows, const Out& out) {
+    using Shared = SerialShared<N, STAGES>;
+    extern __shared__ __align__(1024) u8 shared[];
+    u32 base = shared_address(shared), full = base + Shared::BARRIERS, empty = full + STAGES * 8;
+    u32 rank = cluster_rank(), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    u32 tiles = (n + TILE_ROWS - 1) / TILE_ROWS, segments = FOLD ? linear_segments(blocks, n) : 1;
+    Raster raster{(tiles + 1) / 2, (rows + N - 1) / N};
+
+    dependents_may_launch();
+    if (cluster_blocks() != 2 || (base & 1023) != 0) __trap(); // the launch is not what the manifest states
+    if (threadIdx.x == 0) {
+        for (u32 s = 0; s < STAGES; ++s) {
+            barrier_init(full + s * 8, 1);
+            barrier_init(empty + s * 8, 2 * CONSUMERS / 32);
+        }
+        barrier_init_fence();
+    }
+    cluster_sync();
+
+    u32 stage = 0, parity = 0, tile, token_tile;
+    auto advance = [&] {
+        if (++stage == STAGES) {
+            stage = 0;
+            parity ^= 1;
+        }
+    };
+    if (warp >= CONSUMERS / 32) {
+        leave_registers<40>();
+        if (threadIdx.x == CONSUMERS) {
+            auto weights = [&](u32 tile, u32 block) { // the odd block of the last pair repeats its neighbour's tile
+                const u8* from = w + ((u64)min(tile * 2 + rank, tiles - 1) * blocks + block) * TILE_BYTES;
+                barrier_expect(full + stage * 8, Shared::STAGE);
+                copy_bulk(base + stage * Shared::STAGE, from, TILE_BYTES, full + stage * 8);
+            };
+            auto tokens = [&](u32 stage, u32 token_tile, u32 block) {
+                u32 half = rank * (N / 2);
+                copy_box_to(base + stage * Shared::STAGE + TILE_BYTES + half * BLOCK_BYTES, map, block * Format::BLOCK,
+                            token_tile * N + half, full + stage * 8, 3);
+            };
+            prefetch_map(map);
+            u32 ahead = 0, filled = 0;
+            for (u32 index = blockIdx.x / 2; index < raster.count(); index += gridDim.x / 2) {
+                raster.tile(index, &tile, &token_tile);
+                u32 block = 0;
+                if (filled == 0) { // before the wait: the first ring of weights
+                    ahead = min(blocks, STAGES);
+                    for (u32 i = 0; i < ahead; ++i) {
+                        weights(tile, i);
+                        advance();
+                    }
+                    wait_for_earlier();
+                    for (u32 i = 0; i < ahead; ++i) tokens(i, token_tile, i);
+                    filled = block = ahead;
+                }
+                for (; block < blocks; ++block) {
+                    if (filled >= STAGES) barrier_wait(empty + stage * 8, parity ^ 1);
+                    ++filled;
+                    weights(tile, block);
+                    tokens(stage, token_tile, block);
+                    advance();
+                }
+            }
+            if (filled == 0) wait_for_earlier();
+        }
+        __syncwarp();
+    } else {
+        take_registers<232>();
+        u32 group = warp / 4, previous = 0;
+        float d[N / 2], sum[FOLD ? N / 2 : 1];
+        auto release = [&](u32 stage) {
+            if (lane < 2) barrier_arrive_at(empty + stage * 8, lane);
+        };
+        for (u32 index = blockIdx.x / 2; index < raster.count(); index += gridDim.x / 2) {
+            raster.tile(index, &tile, &token_tile);
+            for (u32 s = 0; s < segments; ++s) {
+                u32 begin = FOLD ? segment_begin(s, segments, blocks) : 0;
+                u32 end = FOLD ? segment_begin(s + 1, segments, blocks) : blocks;
+                for (u32 block = begin; block < end; ++block) {
+                    barrier_wait(full + stage * 8, parity);
+                    u64 a = operand(base + stage * Shared::STAGE + group * (TILE_BYTES / 2));
+                    u64 b = operand(base + stage * Shared::STAGE + TILE_BYTES);
+                    wgmma_begin();
+#pragma unroll
+                    for (u32 step = 0; step < 4; ++step) Format::mma(d, a + 2 * step, b + 2 * step, block != begin || step != 0);
+                    wgmma_commit();
+                    if (block != begin) {
+                        wgmma_wait<1>();
+                        release(previous);
+                    }
+                    previous = stage;
+                    advance();
+                }
+                wgmma_wait<0>();
+                settle(d);
+                release(previous);
+                if constexpr (FOLD) {
+#pragma unroll
+                    for (u32 i = 0; i < N / 2; ++i) sum[i] = s == 0 ? d[i] : sum[i] + d[i];
+                }
+            }
+            u32 row = (tile * 2 + rank) * TILE_ROWS + warp * 16;
+            if (tile * 2 + rank < tiles) {
+                if constexpr (FOLD) {
+                    write_tile<N>(out, sum, row, token_tile * N, rows);
+                } else {
+                    write_tile<N>(out, d, row, token_tile * N, rows);
+                }
+            }
+        }
+    }
+    cluster_sync(); // the neighbour may still write here, or arrive
+}
