@@ -47,6 +47,8 @@ pub(crate) struct Point {
 pub(crate) struct Packed {
     pub(crate) pack: PointId,
     pub(crate) bytes: Expr,
+    /// Pack points that quantize, by disk format.
+    pub(crate) from: BTreeMap<Elem, PointId>,
 }
 
 /// An operand of the n-th op of a fusion.
@@ -112,10 +114,15 @@ impl Class {
             |text: &str| PointId::parse(text).ok_or_else(|| at(format!("`{text}` is no point id")));
         let elem_of =
             |n: &str| Elem::from_name(n).ok_or_else(|| at(format!("`{n}` is no element format")));
+        let from_of = |from: &BTreeMap<String, String>| {
+            let pairs = from.iter().map(|(n, id)| Ok((elem_of(n)?, id_of(id)?)));
+            pairs.collect::<Result<BTreeMap<Elem, PointId>, LibraryError>>()
+        };
         for (name, f) in &file.formats {
             let packed = Packed {
                 pack: id_of(&f.pack)?,
                 bytes: f.packed.clone(),
+                from: from_of(&f.from)?,
             };
             self.formats.insert(elem_of(name)?, packed);
         }
@@ -123,6 +130,7 @@ impl Class {
             let packed = Packed {
                 pack: id_of(&f.pack)?,
                 bytes: f.packed.clone(),
+                from: from_of(&f.from)?,
             };
             self.layouts.insert(name.clone(), (f.elem, packed));
         }

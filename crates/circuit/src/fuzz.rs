@@ -40,6 +40,7 @@ impl CircuitLibrary {
             class: "cpu",
             device: None,
             formats: &formats,
+            stored: &BTreeMap::new(),
             values: &values,
             kv: Elem::F32,
             limits,

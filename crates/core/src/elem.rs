@@ -36,6 +36,10 @@ pub enum Elem {
     Mxfp4,
     /// Activations of class cpu: per 32 values an f32 scale, an f32 sum (scale times the integer sum) and 32 int16.
     A16,
+    /// A row of e4m3 values with one f32 scale ([`crate::fp8`]).
+    F8Row,
+    /// A row of e4m3 values with an f32 scale per 128 columns ([`crate::fp8`]).
+    F8Block,
 }
 
 struct Row {
@@ -92,6 +96,8 @@ const TABLE: &[Row] = &[
     row(Elem::Iq4Xs, "iq4_xs", 256, 136, Some(23), None),
     row(Elem::Mxfp4, "mxfp4", 32, 17, Some(39), None),
     row(Elem::A16, "a16", 32, 72, None, None),
+    row(Elem::F8Row, "f8_row", 1, 1, None, None),
+    row(Elem::F8Block, "f8_block", 1, 1, None, None),
 ];
 
 impl Elem {
@@ -122,9 +128,13 @@ impl Elem {
         self.row().bytes
     }
 
-    /// Bytes of `elems` values; `None` if they are no whole number of blocks, or if the size overflows.
+    /// Bytes of `elems` values; `None` if they are no whole number of blocks, or if the size overflows. Formats with
+    /// scales behind a row's values ([`crate::fp8`]) count `elems` as one row.
     #[must_use]
     pub fn bytes_for(self, elems: u64) -> Option<u64> {
+        if let Some(scales) = crate::fp8::scales(self, elems) {
+            return crate::fp8::pitch(elems, scales);
+        }
         let block = u64::from(self.block_elems());
         if !elems.is_multiple_of(block) {
             return None;
@@ -184,6 +194,10 @@ mod tests {
         assert_eq!(Elem::Q6K.bytes_for(256), Some(210));
         assert_eq!(Elem::Q6K.bytes_for(255), None);
         assert_eq!(Elem::F64.bytes_for(u64::MAX), None);
+        assert_eq!(Elem::F8Row.bytes_for(4096), Some(4096 + 128));
+        assert_eq!(Elem::F8Block.bytes_for(12288), Some(12288 + 3 * 128));
+        assert_eq!(Elem::F8Block.bytes_for(130), Some(256 + 128));
+        assert_eq!(Elem::F8Row.bytes_for(u64::MAX), None);
         assert_eq!(Elem::from_ggml(3), Some(Elem::Q4_1));
         assert_eq!(Elem::from_ggml(4), None); // the withdrawn Q4_2
     }

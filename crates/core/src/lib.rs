@@ -7,6 +7,7 @@
 //!
 //! - [`elem`]: element formats of tensors on disk and in memory, block-quantized ones included.
 //! - [`compute`]: kernel targets and what compiles them.
+//! - [`fp8`]: rows of e4m3 values with their scales.
 //! - [`flat`]: the flat map that a checkpoint's configuration is normalised to.
 //! - [`launch`], [`memory`], [`step`]: what crosses the device seam.
 //! - [`numeric`]: conversions and the deterministic `exp`, `ln`, `sin_cos` that every path shares.
@@ -19,6 +20,7 @@ pub mod compute;
 pub mod elem;
 pub mod fault;
 pub mod flat;
+pub mod fp8;
 pub mod launch;
 pub mod memory;
 pub mod numeric;

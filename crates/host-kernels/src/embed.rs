@@ -20,7 +20,7 @@ const fn point<F: Format>(id: &'static str) -> HostPoint {
     }
 }
 
-pub(crate) static POINTS: [HostPoint; 16] = [
+pub(crate) static POINTS: [HostPoint; 18] = [
     point::<formats::F32>("embed/f32"),
     point::<formats::BF16>("embed/bf16"),
     point::<formats::F16>("embed/f16"),
@@ -37,6 +37,8 @@ pub(crate) static POINTS: [HostPoint; 16] = [
     point::<formats::Iq4Nl>("embed/iq4_nl"),
     point::<formats::Iq4Xs>("embed/iq4_xs"),
     point::<formats::Mxfp4>("embed/mxfp4"),
+    point::<formats::F8Row>("embed/f8_row"),
+    point::<formats::F8Block>("embed/f8_block"),
 ];
 
 fn needs<F: Format>(a: &Args) -> Result<Vec<Need>, BadConstants> {
@@ -64,7 +66,7 @@ fn run<F: Format>(tile: &mut Tile<'_>, step: &StepBlock, _: &mut Scratch) -> Res
     let args = tile.args();
     let (hidden, vocab, scale) = (args.u32(2), args.u32(3), args.f32(4));
     let table = tile.input::<u8>(0);
-    let group_bytes = hidden / F::ELEMS * F::PACKED;
+    let group_bytes = hidden.div_ceil(F::ELEMS) * F::PACKED;
     let mut out = tile.output::<f32>(1, RowShape::whole(hidden));
     for r in tile.rows() {
         let id = step.ids()[r];
@@ -74,7 +76,7 @@ fn run<F: Format>(tile: &mut Tile<'_>, step: &StepBlock, _: &mut Scratch) -> Res
         let group = &table[id as usize / GROUP * group_bytes..][..group_bytes];
         let out = out.row(r);
         let blocks = group.chunks_exact(F::PACKED);
-        for (block, values) in blocks.zip(out.chunks_exact_mut(F::ELEMS)) {
+        for (block, values) in blocks.zip(out.chunks_mut(F::ELEMS)) {
             F::unpack(block, id as usize % GROUP, values);
         }
         for v in out {

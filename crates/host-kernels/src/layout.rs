@@ -22,6 +22,7 @@
 //! q5_k  1440 B     d f16 x8, dmin f16 x8, then 8 times: scale u8 x8, min u8 x8, high bits 32 B, q 4 x 32 B
 //! q6_k  1680 B     d f16 x8, then 8 times: scale i8 x8 (k 0..16), scale i8 x8 (k 16..32), high bits 2 x 32 B, q 4 x 32 B
 //! iq4_xs 1104 B    d f16 x8, then 8 times: scale i8 x8, q 4 x 32 B
+//! f8_row, f8_block 1056 B   scale f32 x8, then per k: 8 values (k padded to 128; a row's scale stands in each of its blocks)
 //! ```
 //!
 //! A *pair* is two consecutive k: what one 16-bit multiply-add takes from a row. Of 32 k there are 16 pairs. q8_0 stores
@@ -63,20 +64,22 @@ pub fn group_block(format: Elem) -> Option<GroupBlock> {
         Elem::Q5K => (256, 1440),
         Elem::Q6K => (256, 1680),
         Elem::Iq4Xs => (256, 1104),
+        Elem::F8Row | Elem::F8Block => (128, 1056),
         _ => return None,
     };
     Some(GroupBlock { elems, bytes })
 }
 
 /// Bytes of a packed tensor of `n` rows and `k` columns: `ceil(n / 8) * (k / elems) * bytes`. `None` for a format without
-/// a layout, for `k` that is no whole number of blocks, and for sizes that overflow.
+/// a layout, for `k` that is no whole number of blocks (fp8 fills its last one up), and for sizes that overflow.
 #[must_use]
 pub fn packed_bytes(format: Elem, n: u64, k: u64) -> Option<u64> {
     let block = group_block(format)?;
-    if !k.is_multiple_of(block.elems as u64) {
+    let fills_up = matches!(format, Elem::F8Row | Elem::F8Block);
+    if !fills_up && !k.is_multiple_of(block.elems as u64) {
         return None;
     }
-    (k / block.elems as u64)
+    k.div_ceil(block.elems as u64)
         .checked_mul(block.bytes as u64)?
         .checked_mul(n.div_ceil(GROUP as u64))
 }
@@ -92,6 +95,7 @@ mod tests {
         assert_eq!(packed_bytes(Elem::Q6K, 8, 256), Some(1680));
         assert_eq!(packed_bytes(Elem::Q6K, 8, 128), None);
         assert_eq!(packed_bytes(Elem::A16, 8, 32), None);
+        assert_eq!(packed_bytes(Elem::F8Row, 9, 129), Some(2 * 2 * 1056));
         assert_eq!(packed_bytes(Elem::F32, u64::MAX, 1 << 60), None);
     }
 }

@@ -14,6 +14,7 @@
 //! | `elementwise` | add, swiglu, gather_rows |
 //! | `norm` | rmsnorm, add_rmsnorm, qk_norm |
 //! | `quantize` | quantize, rmsnorm_quantize, add_rmsnorm_quantize, swiglu_quantize |
+//! | `fp8` | quantize_f8_row, quantize_f8_block |
 //! | `rope` | rope_angles, rope |
 //! | `kv`, `attention` | tables, kv_write, attention |
 //! | `linear` | linear |
@@ -41,6 +42,7 @@ mod elementwise;
 mod embed;
 mod fill;
 mod formats;
+mod fp8;
 mod gauge;
 mod isa;
 mod kv;
@@ -94,7 +96,9 @@ pub fn points() -> impl Iterator<Item = &'static HostPoint> {
         .chain(&embed::POINTS)
         .chain(&linear::PLAIN_POINTS)
         .chain(&linear::A16_POINTS)
-        .chain(&pack::POINTS)
+        .chain(&linear::FP8_POINTS)
+        .chain(pack::points())
+        .chain(&fp8::POINTS)
         .chain(&fill::POINTS)
 }
 

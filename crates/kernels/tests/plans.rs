@@ -63,6 +63,7 @@ fn plan(
         class,
         device: None,
         formats: &formats,
+        stored: &BTreeMap::new(),
         values: &BTreeMap::new(),
         kv,
         limits: LIMITS,

@@ -25,6 +25,8 @@ pub struct Prepared {
     pub recipes: BTreeMap<WeightKey, Recipe>,
     /// The format of each weight on disk; without weights, the configuration's dtype.
     pub formats: BTreeMap<WeightKey, Elem>,
+    /// The disk formats of weights that packing quantizes.
+    pub stored: BTreeMap<WeightKey, Elem>,
     values: BTreeMap<WeightKey, Vec<f32>>,
     fingerprint: String,
 }
@@ -129,6 +131,7 @@ impl Prepared {
         let mut prepared = Prepared {
             recipes: recipes(&instance)?,
             formats: BTreeMap::new(),
+            stored: BTreeMap::new(),
             values: BTreeMap::new(),
             fingerprint: checkpoint
                 .fingerprint()?

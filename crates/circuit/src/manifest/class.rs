@@ -50,6 +50,9 @@ pub(crate) struct FormatFile {
     pub(crate) pack: String,
     /// Bytes of a packed `[n, k]` tensor.
     pub(crate) packed: Expr,
+    /// Pack points that quantize rows of other formats, by their disk format.
+    #[serde(default)]
+    pub(crate) from: BTreeMap<String, String>,
 }
 
 /// A second layout of a format, for the points that name it.
@@ -63,6 +66,9 @@ pub(crate) struct LayoutFile {
     pub(crate) pack: String,
     /// Bytes of a packed `[n, k]` tensor.
     pub(crate) packed: Expr,
+    /// Pack points that quantize rows of other formats, by their disk format.
+    #[serde(default)]
+    pub(crate) from: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]

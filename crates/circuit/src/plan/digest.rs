@@ -151,6 +151,9 @@ impl Hasher<'_> {
                 for id in ids {
                     let weight = &self.job.instance.weights[*id as usize];
                     self.field(name, &format!("{} {format} {:?}", weight.key, weight.shape));
+                    if let Some(stored) = self.job.request.stored.get(&weight.key) {
+                        self.field("quantized from", stored.name());
+                    }
                 }
             }
         }

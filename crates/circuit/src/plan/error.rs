@@ -74,6 +74,20 @@ pub enum PlanError {
         /// The formats that can be packed.
         packs: Vec<String>,
     },
+    /// A format that the class cannot quantize to another.
+    #[error(
+        "class {class} cannot quantize weight {key} from {stored} to {format} as it packs it; leave the quantization out, or take a checkpoint that stores {format}"
+    )]
+    NoQuantize {
+        /// The class.
+        class: String,
+        /// The weight.
+        key: WeightKey,
+        /// Its disk format.
+        stored: Elem,
+        /// The format asked for.
+        format: Elem,
+    },
     /// A row that is no whole number of the format's blocks.
     #[error("weight {key}: rows of {cols} values cannot be stored as {format} (blocks of {}); the checkpoint is damaged", format.block_elems())]
     Blocks {

@@ -44,8 +44,11 @@ pub struct PlanRequest<'a> {
     pub class: &'a str,
     /// Device of the roofline, a name in DEVICES.toml; `None` takes `<class>-generic` if there is one.
     pub device: Option<&'a str>,
-    /// Format of every weight as it lies on disk; [`Instance::uniform_formats`] where only a config is known.
+    /// Format of every weight, as it lies on disk unless `stored` says otherwise; [`Instance::uniform_formats`] where only
+    /// a config is known.
     pub formats: &'a BTreeMap<WeightKey, Elem>,
+    /// Disk formats of the weights that packing quantizes to their format.
+    pub stored: &'a BTreeMap<WeightKey, Elem>,
     /// Values of the weights that are declared `constant`, `[n]` each.
     pub values: &'a BTreeMap<WeightKey, Vec<f32>>,
     /// Format of the KV pool.

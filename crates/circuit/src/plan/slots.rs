@@ -26,7 +26,7 @@ impl Realizer<'_> {
         let mut parts = Vec::new();
         let mut name = String::new();
         for weight in &weights {
-            let (format, pack) = self.pack_of(weight, layout)?;
+            let (format, stored, pack) = self.pack_of(weight, layout)?;
             if weight.shape.len() > 1 {
                 (elem, cols) = (format, weight.cols());
             }
@@ -37,9 +37,9 @@ impl Realizer<'_> {
             };
             parts.push(WeightPart {
                 key,
-                format,
+                format: stored,
                 pack,
-                fill: self.fill_of(format),
+                fill: self.fill_of(stored),
                 rows: weight.rows(),
                 row_offset: rows,
             });
@@ -73,16 +73,27 @@ impl Realizer<'_> {
         Ok(span)
     }
 
-    /// The disk format of a weight and the point that packs it.
+    /// The format of a weight, its disk format and the point that packs it.
     fn pack_of(
         &self,
         weight: &WeightDecl,
         layout: Option<&str>,
-    ) -> Result<(Elem, PointId), PlanError> {
+    ) -> Result<(Elem, Elem, PointId), PlanError> {
         let key = &weight.key;
         let format = self.job.request.formats.get(key).copied();
         let format = format.ok_or_else(|| PlanError::NoFormat { key: key.clone() })?;
         let class = self.job.class;
+        if let Some(stored) = self.job.request.stored.get(key) {
+            let from = class.packed(layout, format).map(|f| &f.from);
+            let pack = from.and_then(|f| f.get(stored)).cloned();
+            let pack = pack.ok_or_else(|| PlanError::NoQuantize {
+                class: class.name.clone(),
+                key: key.clone(),
+                stored: *stored,
+                format,
+            })?;
+            return Ok((format, *stored, pack));
+        }
         let (pack, packs): (_, Vec<_>) = match weight.shape.len() > 1 {
             true => (
                 class.packed(layout, format).map(|f| &f.pack),
@@ -96,7 +107,7 @@ impl Realizer<'_> {
             format,
             packs: packs.into_iter().map(ToString::to_string).collect(),
         })?;
-        Ok((format, pack))
+        Ok((format, format, pack))
     }
 
     /// The point that makes values of a disk format.

@@ -77,10 +77,12 @@ pub(crate) const LIMITS: StepLimits = StepLimits {
 /// A request with small limits; change what a test is about.
 pub(crate) fn request<'a>(formats: &'a BTreeMap<WeightKey, Elem>) -> PlanRequest<'a> {
     static NO_VALUES: BTreeMap<WeightKey, Vec<f32>> = BTreeMap::new();
+    static NO_STORED: BTreeMap<WeightKey, Elem> = BTreeMap::new();
     PlanRequest {
         class: "cpu",
         device: None,
         formats,
+        stored: &NO_STORED,
         values: &NO_VALUES,
         kv: Elem::BF16,
         limits: LIMITS,

@@ -64,5 +64,5 @@ fn packed_sizes_are_those_of_the_layout() {
             *packed.entry(format).or_insert(0) += u32::from(have.is_some());
         }
     }
-    assert_eq!(packed.values().filter(|n| **n > 0).count(), 16);
+    assert_eq!(packed.values().filter(|n| **n > 0).count(), 18);
 }

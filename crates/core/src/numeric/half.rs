@@ -56,6 +56,23 @@ pub fn f8e4m3_to_f32(bits: u8) -> f32 {
     f32::from_bits(magnitude.to_bits() | sign)
 }
 
+/// f32 to FP8 E4M3 bits: nearest even, magnitudes past 448 (infinities too) become 448. A NaN stays one.
+#[must_use]
+pub fn f8e4m3_from_f32(value: f32) -> u8 {
+    /// 2^-6, the smallest normal number.
+    const NORMAL: f32 = 0.015_625;
+    let sign = (value.to_bits() >> 24) as u8 & 0x80;
+    if value.is_nan() {
+        return sign | 0x7f;
+    }
+    let m = value.abs().min(448.0);
+    let bits = m.to_bits();
+    // Twenty bits of the fraction go; exponents differ by 120.
+    let normal = ((bits + 0x7_ffff + (bits >> 20 & 1)) >> 20).wrapping_sub(120 << 3);
+    let subnormal = (m * 512.0).round_ties_even() as u32;
+    sign | if m < NORMAL { subnormal } else { normal } as u8
+}
+
 /// Half of an E8M0 scale, 2^(e - 128); the two smallest are subnormal. It goes with [`super::dequantize::E2M1_DOUBLED`].
 /// The format's NaN, 255, is taken as the power 2^127, as ggml takes it.
 #[must_use]
@@ -114,5 +131,27 @@ mod tests {
         }
         assert!(f8e4m3_to_f32(0x7f).is_nan() && f8e4m3_to_f32(0xff).is_nan());
         assert_eq!(f8e4m3_to_f32(0x80).to_bits(), (-0.0f32).to_bits());
+    }
+
+    #[test]
+    fn f8e4m3_rounds_to_the_nearest_even_and_saturates() {
+        for bits in 0..=0x7eu8 {
+            let (low, high) = (f8e4m3_to_f32(bits), f8e4m3_to_f32(bits + 1));
+            assert_eq!(f8e4m3_from_f32(low), bits);
+            assert_eq!(f8e4m3_from_f32(-low), bits | 0x80);
+            if bits == 0x7e {
+                continue;
+            }
+            let middle = (low + high) / 2.0;
+            let even = bits + bits % 2;
+            assert_eq!(f8e4m3_from_f32(middle), even, "{middle}");
+            let next = |step: i32| f32::from_bits(middle.to_bits().wrapping_add_signed(step));
+            assert_eq!(f8e4m3_from_f32(next(-1)), bits);
+            assert_eq!(f8e4m3_from_f32(next(1)), bits + 1);
+        }
+        for large in [448.1, 464.0, 1e9, f32::INFINITY] {
+            assert_eq!(f8e4m3_from_f32(large), 0x7e);
+        }
+        assert_eq!(f8e4m3_from_f32(-f32::NAN) & 0x7f, 0x7f);
     }
 }

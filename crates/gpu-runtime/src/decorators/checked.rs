@@ -179,9 +179,8 @@ fn live_bytes(span: &Span, step: &StepBlock) -> usize {
         Unit::LogitsRow => step.counts().logits_rows,
         Unit::One | Unit::KvBlock | Unit::Slot => return span.bytes as usize,
     };
-    let elems = span.extent.elems.saturating_mul(rows.into());
-    span.elem
-        .bytes_for(elems)
+    let row = span.elem.bytes_for(span.extent.elems);
+    row.and_then(|row| row.checked_mul(rows.into()))
         .unwrap_or(span.bytes)
         .min(span.bytes) as usize
 }

@@ -12,8 +12,10 @@
 //! | q2_k, q4_k, q5_k | `(d * sc) * q - dmin * min` |
 //! | q3_k, q6_k | `(d * sc) * (q - 4)`, `(d * sc) * (q - 32)` |
 //! | iq4_nl, iq4_xs | `d * level(q)`, `(d * sc) * level(q)` |
+//! | f8_row, f8_block | `q * s` |
 //! | mxfp4 | `2^(e - 128) * level(q)`, levels doubled |
 
+pub(crate) mod fp8;
 mod k_quants;
 mod legacy;
 pub(crate) mod nonlinear;
@@ -23,6 +25,7 @@ use metrale_core::Elem;
 
 use crate::lanes::f16_to_f32;
 
+pub(crate) use fp8::{F8Block, F8Row};
 pub(crate) use k_quants::{Q2K, Q3K, Q4K, Q5K, Q6K};
 pub(crate) use legacy::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 pub(crate) use nonlinear::{Iq4Nl, Iq4Xs, Mxfp4};

@@ -29,11 +29,18 @@
 //! started fresh every [`plain::SEGMENT`] k; segments add up left to right. Vectors run across eight outputs: the same
 //! bits for one row or many, and the chains of several groups and rows in flight hide the latency of fma.
 //!
+//! *Spec of fp8 weights* (activations f32, not rounded): one chain per output over ascending k, `acc = fma(w / 256, x, acc)`
+//! with the e4m3 value `w` exact, started fresh every 128 k; `total = fma(acc, 256 * s, total)` ascending, `s` the scale of
+//! the row or of those 128 columns. An e4m3 value is an f16 value but for the exponent's bias, 256 apart: so F16C converts it.
+//!
 //! The bias is added last. Rows of a step share each pass over the weights.
 
 mod a16;
 #[cfg(target_arch = "x86_64")]
+mod avx2_fp8;
+#[cfg(target_arch = "x86_64")]
 mod avx2_plain;
+mod fp8;
 mod plain;
 #[cfg(target_arch = "x86_64")]
 mod vector;
@@ -51,6 +58,7 @@ use crate::point::{
 };
 
 pub(crate) use a16::POINTS as A16_POINTS;
+pub(crate) use fp8::POINTS as FP8_POINTS;
 pub(crate) use plain::POINTS as PLAIN_POINTS;
 
 /// Bytes of weights in a tile of one row: a few microseconds at memory speed.
@@ -98,7 +106,7 @@ fn grid<F: Format>(a: &Args, counts: StepCounts) -> Grid {
     let (k, n) = (a.u32(4), a.u32(5));
     let rows = unit_rows(a.u32(9), counts);
     let row_block = TILE_ROWS.min(rows.max(1) as usize);
-    let by_bytes = TILE_BYTES / (k / F::ELEMS * F::PACKED).max(1);
+    let by_bytes = TILE_BYTES / (k.div_ceil(F::ELEMS) * F::PACKED).max(1);
     let by_products = TILE_PRODUCTS / (k * GROUP * row_block).max(1);
     // A group at least; where rows make the tile long enough, no more than the products say.
     let groups = if row_block < 4 { by_bytes } else { by_products };
@@ -168,7 +176,7 @@ fn work<'a, F: Format, X: crate::args::Plain>(tile: &mut Tile<'a>, ld: usize) ->
         width: n,
         unit: GROUP,
     };
-    let group_bytes = k / F::ELEMS * F::PACKED;
+    let group_bytes = k.div_ceil(F::ELEMS) * F::PACKED;
     let cols = tile.cols();
     let bias = if a.u32(8) == 0 {
         &[][..]

@@ -12,7 +12,7 @@ mod nonlinear;
 use thiserror::Error;
 
 use super::half::{bf16_to_f32, f8e4m3_to_f32, f16_to_f32};
-use crate::Elem;
+use crate::{Elem, fp8};
 
 /// The values that a nibble of IQ4_NL and IQ4_XS stands for, from the ggml format.
 pub const IQ4_LEVELS: [i8; 16] = [
@@ -44,7 +44,7 @@ pub enum DequantizeError {
     },
 }
 
-/// Writes the values of `src`, whole blocks of `elem`, to `dst`.
+/// Writes the values of `src`, whole blocks of `elem` (one row where scales stand behind a row), to `dst`.
 ///
 /// # Errors
 /// [`DequantizeError`]; `dst` is untouched then.
@@ -75,6 +75,8 @@ pub fn dequantize(elem: Elem, src: &[u8], dst: &mut [f32]) -> Result<(), Dequant
         Elem::Iq4Nl => blocks(src, dst, nonlinear::iq4_nl),
         Elem::Iq4Xs => blocks(src, dst, nonlinear::iq4_xs),
         Elem::Mxfp4 => blocks(src, dst, nonlinear::mxfp4),
+        Elem::F8Row => fp8_row(src, dst, dst.len()),
+        Elem::F8Block => fp8_row(src, dst, fp8::BLOCK as usize),
         Elem::I8 | Elem::I16 | Elem::I32 | Elem::I64 | Elem::U8 | Elem::U32 | Elem::A16 => {
             return Err(DequantizeError::Format { elem });
         }
@@ -86,6 +88,19 @@ pub fn dequantize(elem: Elem, src: &[u8], dst: &mut [f32]) -> Result<(), Dequant
 fn each<const N: usize>(src: &[u8], dst: &mut [f32], value: impl Fn([u8; N]) -> f32) {
     for (bytes, out) in src.as_chunks::<N>().0.iter().zip(dst) {
         *out = value(*bytes);
+    }
+}
+
+/// One row of [`crate::fp8`]: `per` values to a scale.
+fn fp8_row(src: &[u8], dst: &mut [f32], per: usize) {
+    let (values, scales) = src.split_at(dst.len().next_multiple_of(fp8::BLOCK as usize));
+    let scales = scales.as_chunks::<4>().0.iter();
+    let blocks = dst.chunks_mut(per.max(1)).zip(values.chunks(per.max(1)));
+    for ((dst, values), scale) in blocks.zip(scales) {
+        let scale = f32::from_le_bytes(*scale);
+        for (out, value) in dst.iter_mut().zip(values) {
+            *out = f8e4m3_to_f32(*value) * scale;
+        }
     }
 }
 
@@ -131,5 +146,22 @@ mod tests {
         assert_eq!(ints, Err(DequantizeError::Format { elem: Elem::I32 }));
         assert_eq!(out, [7.0; 32]);
         assert_eq!(dequantize(Elem::Q6K, &[], &mut []), Ok(()));
+    }
+
+    #[test]
+    fn the_scales_of_a_row_stand_behind_its_values() {
+        let mut row = [0u8; 384];
+        row[..130].fill(0x38); // 1
+        row[129] = 0xc0; // -2
+        row[256..260].copy_from_slice(&0.5f32.to_le_bytes());
+        row[260..264].copy_from_slice(&3.0f32.to_le_bytes());
+        let mut out = [0.0; 130];
+        dequantize(Elem::F8Block, &row, &mut out).unwrap();
+        assert_eq!(
+            (out[0], out[127], out[128], out[129]),
+            (0.5, 0.5, 3.0, -6.0)
+        );
+        dequantize(Elem::F8Row, &row, &mut out).unwrap();
+        assert_eq!((out[0], out[128], out[129]), (0.5, 0.5, -1.0));
     }
 }

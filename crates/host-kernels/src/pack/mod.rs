@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `pack`: raw disk rows into the packed layout, and plain vectors to f32. No arithmetic but exact widening.
+//! `pack`: raw disk rows into the packed layout, and plain vectors to f32. No arithmetic but exact widening, and
+//! quantization to fp8 where a plan asks for it ([`fp8`]).
 //!
 //! `pack/<format>` writes rows `dst_row..dst_row + rows` of a tensor of `dst_rows_total` rows. The launch that holds the
 //! last row zeroes the rows that fill up its group. `pack/<format>_vec` widens `rows * cols` values to f32, from value
 //! `dst_row * cols` of `dst` on.
+
+mod fp8;
 
 use metrale_core::{Elem, StepBlock, Unit};
 
@@ -35,7 +38,7 @@ const fn vector<F: Format>(id: &'static str) -> HostPoint {
     }
 }
 
-pub(crate) static POINTS: [HostPoint; 19] = [
+static PLAIN: [HostPoint; 19] = [
     point::<formats::F32>("pack/f32"),
     point::<formats::BF16>("pack/bf16"),
     point::<formats::F16>("pack/f16"),
@@ -56,6 +59,10 @@ pub(crate) static POINTS: [HostPoint; 19] = [
     vector::<formats::BF16>("pack/bf16_vec"),
     vector::<formats::F16>("pack/f16_vec"),
 ];
+
+pub(crate) fn points() -> impl Iterator<Item = &'static HostPoint> {
+    PLAIN.iter().chain(&fp8::POINTS)
+}
 
 fn rows_fit(a: &Args) -> Result<(), BadConstants> {
     let (rows, cols, first, total) = (a.u32(2), a.u32(3), a.u32(4), a.u32(5));
