@@ -224,6 +224,7 @@ impl Prepared {
             limits: options.limits,
             kv_blocks: options.kv_blocks,
             checkpoint: &self.fingerprint,
+            stored: &self.stored,
             values: &self.values,
             fuse: options.fuse,
         };
