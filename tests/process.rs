@@ -11,12 +11,16 @@
 
 #[path = "process/answers.rs"]
 mod answers;
+#[path = "process/bench.rs"]
+mod bench;
 #[path = "process/checkpoints.rs"]
 mod checkpoints;
 #[path = "process/client.rs"]
 mod client;
 #[path = "process/commands.rs"]
 mod commands;
+#[path = "process/dummy.rs"]
+mod dummy;
 #[path = "process/lifecycle.rs"]
 mod lifecycle;
 #[path = "process/met.rs"]

@@ -81,7 +81,7 @@ fn survival_48_the_second_sigterm_stops_at_once() {
         (met.get("/ready").status == 503).then_some(())
     });
     met.signal("TERM");
-    met.ended();
+    assert_eq!(met.ended(), Some(1), "answers were cut");
     let mut events = 0;
     while let Some(data) = stream.next() {
         assert_ne!(data, "[DONE]", "a stream that was cut is not done");

@@ -14,6 +14,7 @@
 pub mod adapters;
 pub mod engine;
 pub mod factory;
+pub mod gauge;
 pub mod load;
 pub mod model;
 pub mod prepare;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use metrale_circuit::Plan;
 use metrale_gpu_runtime::{GpuBackend, OutOfMemory};
-use metrale_model_layers::pack::{PackError, Packer};
+use metrale_model_layers::pack::{PackError, Packer, Source};
 
 use crate::model::{Reserved, SetupError, TransformerModel};
 use crate::prepare::Prepared;
@@ -18,7 +18,7 @@ pub enum LoadError {
     Memory(#[from] OutOfMemory),
     /// A folder that holds a configuration only.
     #[error(
-        "{0} has a configuration but no weights: plans can be made from it, answers cannot; fetch its safetensors files too"
+        "{0} has a configuration but no weights: plans can be made from it, answers cannot; fetch its safetensors files too, or take --load-format dummy for weights of no meaning"
     )]
     NoWeights(String),
     /// A weight could not be brought to the device.
@@ -29,7 +29,7 @@ pub enum LoadError {
     Setup(#[from] SetupError),
 }
 
-/// Loads `prepared` as `plan` says onto `backend`. `progress` is told the bytes read since it was told last.
+/// Loads `prepared` as `plan` says onto `backend`. `progress` is told the bytes read or made since it was told last.
 ///
 /// # Errors
 /// [`LoadError`]; nothing stays reserved.
@@ -39,15 +39,18 @@ pub fn load(
     backend: Arc<dyn GpuBackend>,
     progress: impl FnMut(u64),
 ) -> Result<TransformerModel, LoadError> {
-    let store = prepared.checkpoint.store.as_ref();
-    let store = store
-        .ok_or_else(|| LoadError::NoWeights(prepared.checkpoint.path.display().to_string()))?;
+    let checkpoint = &prepared.checkpoint;
+    let source = match (prepared.made(), &checkpoint.store) {
+        (Some(seed), _) => Source::Made(seed),
+        (None, Some(store)) => Source::Files(store),
+        (None, None) => return Err(LoadError::NoWeights(checkpoint.path.display().to_string())),
+    };
     let device = Reserved::new(plan, backend)?;
     let packer = Packer {
         backend: device.backend.as_ref(),
         arenas: device.arenas,
         plan: &device.plan,
-        store,
+        source,
         recipe: &|key| prepared.recipes.get(key),
     };
     packer.run(progress)?;

@@ -29,6 +29,7 @@ pub struct Prepared {
     pub stored: BTreeMap<WeightKey, Elem>,
     values: BTreeMap<WeightKey, Vec<f32>>,
     fingerprint: String,
+    made: Option<u64>,
 }
 
 /// What a plan is made for, beside the checkpoint.
@@ -138,6 +139,7 @@ impl Prepared {
                 .iter()
                 .map(|b| format!("{b:02x}"))
                 .collect(),
+            made: None,
             checkpoint,
             instance,
         };
@@ -145,6 +147,21 @@ impl Prepared {
         prepared.read_formats();
         prepared.read_values()?;
         Ok(prepared)
+    }
+
+    /// Takes weights of no meaning in the place of the checkpoint's: made on the device when the model is loaded, in the
+    /// formats that the checkpoint has or its configuration names, with bits that `seed` fixes on every device.
+    #[must_use]
+    pub fn with_made_weights(mut self, seed: u64) -> Prepared {
+        self.made = Some(seed);
+        self.fingerprint = format!("{} made {seed}", self.fingerprint);
+        self
+    }
+
+    /// The seed of made weights; `None` if the checkpoint's are loaded.
+    #[must_use]
+    pub fn made(&self) -> Option<u64> {
+        self.made
     }
 
     fn check(&self, path: &str) -> Result<(), PrepareError> {

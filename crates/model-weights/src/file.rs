@@ -118,8 +118,11 @@ impl Read for At<'_> {
     }
 }
 
-/// A whole small file, refused above `limit` bytes.
-pub(crate) fn read_small(path: &Path, limit: u64) -> Result<Vec<u8>, WeightsError> {
+/// A whole small file of a checkpoint, refused above `limit` bytes and if it is no regular file.
+///
+/// # Errors
+/// [`WeightsError`], naming the file.
+pub fn read_small(path: &Path, limit: u64) -> Result<Vec<u8>, WeightsError> {
     let file = StoreFile::open(path)?;
     let mut bytes = Vec::new();
     file.reader()

@@ -34,5 +34,6 @@ mod store;
 
 pub use checkpoint::{Checkpoint, CheckpointFiles};
 pub use error::WeightsError;
+pub use file::read_small;
 pub use preflight::{Expected, PreflightError, Problem, preflight};
 pub use store::{StoredTensor, WeightStore};

@@ -81,6 +81,11 @@ pub trait TextModel: Send + Sync {
     /// Token ids of `text`, nothing put before or after.
     fn encode(&self, text: &str, specials: Specials) -> Result<Vec<u32>, EncodeError>;
 
+    /// Whether it reads text at all; false where the model has no tokenizer, and prompts are token ids.
+    fn reads_text(&self) -> bool {
+        true
+    }
+
     /// The bytes that token `id` stands for, in the middle of a text; for a special token, its name. They need not be
     /// UTF-8 by themselves. `None` if the vocabulary has no such token.
     fn token_bytes(&self, id: u32) -> Option<Cow<'_, [u8]>>;

@@ -3,17 +3,19 @@
 //!
 //! Rows go through the plan's staging span in pieces of whole rows: `pread` into a host buffer (in the order that the
 //! recipe's transform wants), write to staging, one pack launch. A file that shrank is a short read and an error. Nothing
-//! of the checkpoint stays in memory but the packed span.
+//! of the checkpoint stays in memory but the packed span. Without a checkpoint's weights ([`Source::Made`]) a fill launch
+//! takes the place of reading and writing; the rest is the same.
 
 use metrale_circuit::{Plan, WeightKey, WeightPart, WeightSlot};
 use metrale_core::numeric::DequantizeError;
-use metrale_core::{Access, Arg, Elem, RowRange, StepBlock, StepLayout};
+use metrale_core::{Access, Arg, Elem, PointId, RowRange, StepBlock, StepLayout};
 use metrale_gpu_runtime::{ArenasId, BindError, DeviceFault, GpuBackend, Kernel, Loc, Unresolved};
 use metrale_model_weights::{WeightStore, WeightsError};
 
+mod made;
 mod read;
 
-use crate::weight_map::{Piece, Recipe, Transform};
+use crate::weight_map::{Recipe, Transform};
 use read::Rows;
 
 /// A weight could not be brought to the device.
@@ -46,7 +48,17 @@ pub enum PackError {
         /// The span's bytes.
         staging: u64,
     },
-    /// The backend lacks the pack point.
+    /// Weights are to be made, and the class makes none of that format.
+    #[error(
+        "weight {weight}: this device makes no dummy weights in {format}; take a configuration whose dtype is float32, bfloat16 or float16"
+    )]
+    NoFill {
+        /// The weight.
+        weight: WeightKey,
+        /// Its format.
+        format: Elem,
+    },
+    /// The backend lacks the pack or fill point.
     #[error("weight {weight}: {source}")]
     Unresolved {
         /// The weight.
@@ -72,6 +84,15 @@ pub enum PackError {
     },
 }
 
+/// Where the values of weights come from.
+#[derive(Clone, Copy)]
+pub enum Source<'a> {
+    /// The checkpoint's tensors.
+    Files(&'a WeightStore),
+    /// Nowhere: made on the device, a function of this seed, the weight's name and the place in it.
+    Made(u64),
+}
+
 /// Brings the weights of a plan to the device.
 pub struct Packer<'a> {
     /// The device.
@@ -80,14 +101,14 @@ pub struct Packer<'a> {
     pub arenas: ArenasId,
     /// The plan.
     pub plan: &'a Plan,
-    /// The checkpoint's tensors.
-    pub store: &'a WeightStore,
+    /// Where the values come from.
+    pub source: Source<'a>,
     /// Where a weight comes from.
     pub recipe: &'a dyn Fn(&WeightKey) -> Option<&'a Recipe>,
 }
 
 impl Packer<'_> {
-    /// Packs every weight and writes every constant; `progress` is told the bytes read since it was told last.
+    /// Packs every weight and writes every constant; `progress` is told the bytes read or made since it was told last.
     ///
     /// # Errors
     /// [`PackError`], naming the weight or tensor.
@@ -114,8 +135,10 @@ impl Packer<'_> {
                 self.part(slot, part, &mut progress)?;
             }
         }
-        self.store.finish()?;
-        Ok(())
+        match self.source {
+            Source::Files(store) => Ok(store.finish()?),
+            Source::Made(_) => Ok(()),
+        }
     }
 
     fn part(
@@ -124,21 +147,49 @@ impl Packer<'_> {
         part: &WeightPart,
         progress: &mut impl FnMut(u64),
     ) -> Result<(), PackError> {
+        let kernel = self.resolve(part, &part.pack)?;
+        let store = match self.source {
+            Source::Files(store) => store,
+            Source::Made(seed) => return self.made(slot, part, kernel, seed, progress),
+        };
         let no_tensor = || PackError::NoTensor(part.key.clone());
         let recipe = (self.recipe)(&part.key).ok_or_else(no_tensor)?;
-        let kernel = self
-            .backend
-            .resolve(&part.pack)
-            .map_err(|source| PackError::Unresolved {
-                weight: part.key.clone(),
-                source,
-            })?;
         let mut begin = 0;
         for piece in &recipe.pieces {
-            self.piece(slot, part, kernel, piece, begin, progress)?;
+            let tensor = store.get(&piece.tensor).ok_or_else(no_tensor)?;
+            let rows_of = Rows {
+                store,
+                tensor,
+                piece,
+                cols: slot.cols,
+                row_bytes: row_bytes(slot, part),
+            };
+            self.piece(slot, part, kernel, &rows_of, begin, progress)?;
             begin += piece.rows;
         }
         Ok(())
+    }
+
+    fn resolve(&self, part: &WeightPart, point: &PointId) -> Result<Kernel, PackError> {
+        self.backend
+            .resolve(point)
+            .map_err(|source| PackError::Unresolved {
+                weight: part.key.clone(),
+                source,
+            })
+    }
+
+    /// Rows that staging holds at once.
+    fn per_piece(&self, name: &str, row_bytes: u64) -> Result<u64, PackError> {
+        let staging = self.plan.memory.span(self.plan.staging).bytes;
+        match staging / row_bytes {
+            0 => Err(PackError::RowTooLong {
+                tensor: name.to_owned(),
+                row_bytes,
+                staging,
+            }),
+            rows => Ok(rows),
+        }
     }
 
     /// Packs a piece, whose rows begin at row `begin` of the weight.
@@ -147,61 +198,39 @@ impl Packer<'_> {
         slot: &WeightSlot,
         part: &WeightPart,
         kernel: Kernel,
-        piece: &Piece,
+        rows_of: &Rows<'_>,
         begin: u64,
         progress: &mut impl FnMut(u64),
     ) -> Result<(), PackError> {
-        let tensor = self.store.get(&piece.tensor);
-        let tensor = tensor.ok_or_else(|| PackError::NoTensor(part.key.clone()))?;
-        let row_bytes = part.format.bytes_for(slot.cols).unwrap_or(1);
-        let staging = self.plan.memory.span(self.plan.staging).bytes;
-        if row_bytes > staging {
-            return Err(PackError::RowTooLong {
-                tensor: tensor.name.clone(),
-                row_bytes,
-                staging,
-            });
-        }
-        let rows_of = Rows {
-            store: self.store,
-            tensor,
-            piece,
-            cols: slot.cols,
-            row_bytes,
+        let per_piece = self.per_piece(&rows_of.tensor.name, rows_of.row_bytes)?;
+        let staging = Loc {
+            span: self.plan.staging,
+            offset: 0,
         };
-        let per_piece = staging / row_bytes;
         let mut bytes = Vec::new();
         let mut row = 0;
-        while row < piece.rows {
-            let rows = per_piece.min(piece.rows - row);
+        while row < rows_of.piece.rows {
+            let rows = per_piece.min(rows_of.piece.rows - row);
             rows_of.read(row, rows, &mut bytes)?;
-            self.launch(slot, part, kernel, begin + row, rows, &bytes)?;
+            self.backend
+                .write(self.arenas, staging, &bytes)
+                .map_err(|source| device(part, source))?;
+            self.pack(slot, part, kernel, begin + row, rows)?;
             progress(bytes.len() as u64);
             row += rows;
         }
         Ok(())
     }
 
-    fn launch(
+    /// Packs `rows` staged rows as rows `row..` of the part.
+    fn pack(
         &self,
         slot: &WeightSlot,
         part: &WeightPart,
         kernel: Kernel,
         row: u64,
         rows: u64,
-        piece: &[u8],
     ) -> Result<(), PackError> {
-        let device = |source| PackError::Device {
-            weight: part.key.clone(),
-            source,
-        };
-        let staging = Loc {
-            span: self.plan.staging,
-            offset: 0,
-        };
-        self.backend
-            .write(self.arenas, staging, piece)
-            .map_err(device)?;
         let args = [
             Arg::Buf {
                 span: self.plan.staging,
@@ -216,19 +245,37 @@ impl Packer<'_> {
             Arg::U32((part.row_offset + row) as u32),
             Arg::U32(slot.rows as u32),
         ];
+        self.launch(part, kernel, &args)
+    }
+
+    fn launch(&self, part: &WeightPart, kernel: Kernel, args: &[Arg]) -> Result<(), PackError> {
         let launch = self
             .backend
-            .bind(self.arenas, &[(RowRange::ALL, kernel)], &args)
+            .bind(self.arenas, &[(RowRange::ALL, kernel)], args)
             .map_err(|source| PackError::Bind {
                 weight: part.key.clone(),
                 source: Box::new(source),
             })?;
         let step = StepBlock::new(std::sync::Arc::new(StepLayout::new(NO_ROWS)));
-        self.backend.run_once(launch, &step).map_err(device)
+        self.backend
+            .run_once(launch, &step)
+            .map_err(|source| device(part, source))
     }
 }
 
-/// A pack launch looks at no row of a step.
+fn device(part: &WeightPart, source: DeviceFault) -> PackError {
+    PackError::Device {
+        weight: part.key.clone(),
+        source,
+    }
+}
+
+/// Bytes of a staged row.
+fn row_bytes(slot: &WeightSlot, part: &WeightPart) -> u64 {
+    part.format.bytes_for(slot.cols).unwrap_or(1).max(1)
+}
+
+/// A launch at load looks at no row of a step.
 const NO_ROWS: metrale_core::StepLimits = metrale_core::StepLimits {
     rows: 0,
     logits_rows: 0,

@@ -5,9 +5,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use metrale_circuit::{Plan, PlanError};
+use metrale_circuit::{CircuitLibrary, Plan, PlanError};
 use metrale_gpu_runtime::{
-    CudaBackend, CudaOptions, CudaStartError, GpuBackend, HostBackend, HostOptions, StartError,
+    CudaBackend, CudaOptions, CudaStartError, DeviceInfo, GpuBackend, HostBackend, HostOptions,
+    StartError,
 };
 use metrale_model_engine::PrepareError;
 
@@ -91,6 +92,19 @@ fn remedy(error: &CudaStartError) -> &'static str {
     }
 }
 
+/// The device of DEVICES.toml that this one is, by its name; its stated peaks are an orientation. A processor is none.
+pub(super) fn stated(library: &CircuitLibrary, info: &DeviceInfo) -> Option<String> {
+    let name = info.name.to_lowercase();
+    let is = |known: &str| {
+        let chip = known.split('-').next().unwrap_or(known);
+        name.split_whitespace().any(|word| word == chip)
+    };
+    let mut devices = library.devices().iter();
+    devices
+        .find(|(known, device)| device.class == info.class && is(known))
+        .map(|(known, _)| known.clone())
+}
+
 impl Device {
     /// Opens it. Takes no memory for a model yet. `host` holds for [`Device::Cpu`].
     ///
@@ -168,6 +182,22 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn a_board_is_known_by_its_name() {
+        let library = crate::assembly::library().unwrap();
+        let info = |name: &str, class: &str| DeviceInfo {
+            name: name.into(),
+            class: class.into(),
+            memory: 0,
+            features: Vec::new(),
+            lazy_memory: false,
+        };
+        let of = |name, class| stated(&library, &info(name, class));
+        assert_eq!(of("NVIDIA H200", "hopper").as_deref(), Some("h200-sxm"));
+        assert_eq!(of("NVIDIA H200 NVL", "gb10"), None);
+        assert_eq!(of("AMD EPYC, 2 threads, avx2", "cpu"), None);
     }
 
     /// Planning needs no device: what a GPU would answer to a checkpoint whose format its class lacks.

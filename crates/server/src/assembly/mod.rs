@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The wiring: from a path and options to a served model. The one place that knows every crate.
 //!
-//! [`open`] reads headers, opens the device and makes the plan, and takes no memory of the device yet: what it prints is all
+//! [`open`] opens the device, reads headers and makes the plan, and takes no memory of the device yet: what it prints is all
 //! that will be taken. [`Opened::load`] does the rest. The command line and the tests start here.
 
 mod blame;
 mod defaults;
 mod device;
 mod live;
+mod measured;
 mod memory;
 mod sizes;
 
@@ -18,20 +19,21 @@ use anyhow::{Context, Result, bail};
 use metrale_circuit::{CircuitLibrary, Plan};
 use metrale_core::{ArenaKind, Elem};
 use metrale_gpu_runtime::{DeviceInfo, GpuBackend, HostOptions, Isa};
-use metrale_model_engine::{Engine, EngineOptions, PlanOptions, Prepared, load};
+use metrale_model_engine::{Engine, EngineOptions, PlanOptions, Prepared, TransformerModel, load};
 use metrale_model_weights::Checkpoint;
 use metrale_scheduler::PlannerLimits;
 
 use crate::engine_face::{ModelCard, ServedModel};
 use crate::template::{ChatTemplate, TemplateError, TemplateLimits, TemplateTokens};
 use crate::text_face;
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{NoTokenizer, Tokenizer, TokenizerError};
 use sizes::Room;
 
 pub use blame::Blame;
 pub use defaults::SamplingFlags;
 pub use device::{Device, DeviceError, UnknownDevice};
 pub use live::LiveEngine;
+pub use measured::Measured;
 pub use memory::available_memory;
 pub use sizes::SizeError;
 
@@ -65,6 +67,18 @@ pub struct LoadOptions {
     pub sampling: SamplingFlags,
     /// Report a hash of each logits row.
     pub row_hashes: bool,
+    /// Where weights come from.
+    pub weights: Weights,
+}
+
+/// Where weights come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Weights {
+    /// The checkpoint.
+    #[default]
+    Checkpoint,
+    /// Made on the device, of no meaning; their bits follow from this seed. Neither weights nor a tokenizer have to be there.
+    Made(u64),
 }
 
 impl LoadOptions {
@@ -86,7 +100,20 @@ impl LoadOptions {
             accept_keys: Vec::new(),
             sampling: SamplingFlags::default(),
             row_hashes: false,
+            weights: Weights::default(),
         }
+    }
+
+    /// Opens the device. It needs no checkpoint, so that a missing driver is found before one is fetched.
+    ///
+    /// # Errors
+    /// Why the device does not serve, and the remedy.
+    pub fn backend(&self) -> Result<Arc<dyn GpuBackend>, DeviceError> {
+        self.device.open(&HostOptions {
+            threads: self.threads,
+            isa: self.isa,
+            ..HostOptions::default()
+        })
     }
 }
 
@@ -110,26 +137,40 @@ pub struct Opened {
     options: LoadOptions,
 }
 
-/// Opens a checkpoint, checks its tensors, opens the device and plans the checkpoint for the device's class.
+/// Opens the device and then the checkpoint: [`open_on`].
 ///
 /// # Errors
 /// What is wrong with the checkpoint, by file, key or tensor, or with the device, and the remedy.
 pub fn open(options: LoadOptions) -> Result<Opened> {
+    let backend = options.backend()?;
+    open_on(options, backend)
+}
+
+/// Opens a checkpoint, checks its tensors, and plans it for the class of an opened device.
+///
+/// # Errors
+/// What is wrong with the checkpoint, by file, key or tensor, or what the device lacks, and the remedy.
+pub fn open_on(options: LoadOptions, backend: Arc<dyn GpuBackend>) -> Result<Opened> {
     let library = library()?;
     let checkpoint = Checkpoint::open(&options.path)?;
-    let prepared = Prepared::new(&library, checkpoint, &options.accept_keys)?;
-    let host = HostOptions {
-        threads: options.threads,
-        isa: options.isa,
-        ..HostOptions::default()
-    };
-    let backend = options.device.open(&host)?;
+    let mut prepared = Prepared::new(&library, checkpoint, &options.accept_keys)?;
+    match options.weights {
+        Weights::Made(seed) => prepared = prepared.with_made_weights(seed),
+        // Found before gigabytes are read.
+        Weights::Checkpoint if !has_tokenizer(&prepared.checkpoint) => {
+            let missing = TokenizerError::Missing {
+                key: "tokenizer.json",
+            };
+            return Err(missing).context(options.path.display().to_string());
+        }
+        Weights::Checkpoint => {}
+    }
     let info = backend.device();
     let sizes = sizes::choose(&options, &prepared)?;
     let plan = |kv_blocks| {
         let plan_options = PlanOptions {
             class: info.class.clone(),
-            device: None,
+            device: device::stated(&library, info),
             kv: sizes.kv,
             limits: sizes.step,
             kv_blocks,
@@ -173,17 +214,44 @@ impl Opened {
         self.backend.device()
     }
 
-    /// Bytes of weights that [`Opened::load`] will read.
+    /// Bytes of weights that [`Opened::load`] will read or make.
     #[must_use]
     pub fn weight_bytes(&self) -> u64 {
-        self.prepared
-            .checkpoint
-            .store
-            .as_ref()
-            .map_or(0, |s| s.total_bytes())
+        let slots = self.plan.weights.iter();
+        let parts = slots.flat_map(|s| s.parts.iter().map(|p| (p.format, p.rows * s.cols)));
+        parts
+            .filter_map(|(format, values)| format.bytes_for(values))
+            .sum()
     }
 
-    /// Loads the weights and starts the engine. `progress` is told the bytes read since it was told last.
+    /// Loads the weights; nothing runs yet. `progress` is told the bytes read or made since it was told last.
+    ///
+    /// # Errors
+    /// What failed, and why.
+    pub fn model(&self, progress: impl FnMut(u64)) -> Result<TransformerModel> {
+        // A GPU's memory is its own, and there once it is reserved.
+        if self.device().lazy_memory {
+            memory::fits(&self.plan.memory, available_memory())?;
+        }
+        let (plan, backend) = (Arc::clone(&self.plan), Arc::clone(&self.backend));
+        Ok(load(&self.prepared, plan, backend, progress)?)
+    }
+
+    /// Starts the engine over a loaded model.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub fn start(&self, model: TransformerModel) -> Result<Engine> {
+        let options = EngineOptions {
+            limits: self.limits.clone(),
+            row_hashes: self.options.row_hashes,
+            hash_key: random_u64()?,
+            ..EngineOptions::default()
+        };
+        Ok(Engine::start(model, options)?)
+    }
+
+    /// Loads the weights and starts the engine. `progress` is told the bytes read or made since it was told last.
     ///
     /// # Errors
     /// What failed, and why.
@@ -195,14 +263,10 @@ impl Opened {
             backend,
             options,
         } = &self;
-        // A GPU's memory is its own, and there once it is reserved.
-        if self.device().lazy_memory {
-            memory::fits(&plan.memory, available_memory())?;
-        }
         // The tokenizer takes as long to build as the weights to read: both at once.
         let (text, model) = std::thread::scope(|scope| {
-            let text = scope.spawn(|| text_of(&prepared.checkpoint));
-            let model = load(prepared, Arc::clone(plan), Arc::clone(backend), progress);
+            let text = scope.spawn(|| self.text());
+            let model = self.model(progress);
             (text.join(), model)
         });
         let text = match text {
@@ -212,14 +276,7 @@ impl Opened {
                 options.path.display()
             ),
         };
-        let model = model?;
-        let engine_options = EngineOptions {
-            limits: limits.clone(),
-            row_hashes: options.row_hashes,
-            hash_key: random_u64()?,
-            ..EngineOptions::default()
-        };
-        let engine = Arc::new(LiveEngine::new(Engine::start(model, engine_options)?));
+        let engine = Arc::new(LiveEngine::new(self.start(model?)?));
         let card = ModelCard {
             max_model_len: engine.capacity(),
             digest: plan.digest.short(),
@@ -239,6 +296,22 @@ impl Opened {
             plan: Arc::clone(plan),
         })
     }
+
+    /// The tokenizer and the chat template; made weights may come without.
+    fn text(&self) -> Result<Text> {
+        let checkpoint = &self.prepared.checkpoint;
+        if has_tokenizer(checkpoint) {
+            return text_of(checkpoint);
+        }
+        let logits = self.plan.memory.span(self.plan.outputs.logits);
+        let vocab = u32::try_from(logits.extent.elems).unwrap_or(u32::MAX);
+        let text = NoTokenizer::new(vocab, &checkpoint.config.eos);
+        Ok((Arc::new(text), None))
+    }
+}
+
+fn has_tokenizer(checkpoint: &Checkpoint) -> bool {
+    checkpoint.gguf.is_some() || checkpoint.files.tokenizer.is_some()
 }
 
 type Text = (
@@ -263,7 +336,7 @@ pub fn text_of(checkpoint: &Checkpoint) -> Result<Text> {
 pub fn tokenizer_and_template(
     checkpoint: &Checkpoint,
 ) -> Result<(Tokenizer, Option<ChatTemplate>)> {
-    let tokenizer = tokenizer_of(checkpoint)?.with_ends(&checkpoint.config.eos);
+    let tokenizer = Tokenizer::from_checkpoint(checkpoint)?;
     let tokens = TemplateTokens::from(&tokenizer);
     let template = match ChatTemplate::new(
         &checkpoint.config.chat_templates,
@@ -275,27 +348,6 @@ pub fn tokenizer_and_template(
         Err(error) => return Err(error.into()),
     };
     Ok((tokenizer, template))
-}
-
-fn tokenizer_of(checkpoint: &Checkpoint) -> Result<Tokenizer> {
-    if let Some(header) = &checkpoint.gguf {
-        return Ok(Tokenizer::from_gguf(header)?);
-    }
-    let Some(path) = &checkpoint.files.tokenizer else {
-        bail!(
-            "{} has no tokenizer.json: text cannot be served from it",
-            checkpoint.path.display()
-        );
-    };
-    let read = |path: &PathBuf| std::fs::read(path).with_context(|| path.display().to_string());
-    let json = read(path)?;
-    let config = checkpoint
-        .files
-        .tokenizer_config
-        .as_ref()
-        .map(read)
-        .transpose()?;
-    Ok(Tokenizer::from_json(&json, config.as_deref())?)
 }
 
 /// A number that nobody can guess: the operating system's.

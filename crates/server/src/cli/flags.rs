@@ -117,6 +117,6 @@ pub struct Command {
     pub arguments: &'static [Argument],
     /// Its flags.
     pub groups: &'static [Group],
-    /// Its own commands; it does nothing by itself then.
+    /// Its own commands. Without arguments and flags it does nothing by itself.
     pub commands: &'static [Command],
 }

@@ -5,6 +5,7 @@
 //! A command takes its values and the [`Machine`]; it writes through the
 //! machine's [`Console`] and ends with an [`Exit`] status.
 
+mod bench;
 mod circuit;
 mod console;
 mod doctor;
@@ -82,6 +83,10 @@ fn dispatch(matches: &ArgMatches, machine: &Arc<Machine>) -> Result<(), Failure>
         "show" => show::show(&values, machine),
         "doctor" => doctor::doctor(&values, machine),
         "verify" => verify::verify(&values, machine),
+        "bench" => match matches.subcommand() {
+            Some((_, m)) => bench::start(&Values(m), machine),
+            None => bench::bench(&values, machine),
+        },
         "completions" => completions(&values, machine),
         "circuit" => match matches.subcommand() {
             Some(("show", m)) => circuit::show(&Values(m), machine),

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What MODEL stands for: a path that exists, a recipe, or a repository on the hub, in this order.
+//! What MODEL stands for: a path that exists, a recipe, a configuration that met brings, or a repository on the hub, in this
+//! order; where weights are made, such a configuration goes before a recipe.
 
 use std::path::{Path, PathBuf};
 
 use super::exit::{Exit, Failure, OrExit};
 use super::machine::Machine;
+use crate::assembly::Weights;
 use crate::hub::{FetchError, HubFile, MAIN, RepoId};
 use crate::recipe::{self, Recipe, RecipeError};
 
 /// A model named on the command line.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Model {
     /// A file or folder.
     Path(PathBuf),
     /// A recipe.
     Recipe(Box<Recipe>),
+    /// A configuration without weights that met brings.
+    Config(&'static metrale_bench::Config),
     /// A repository, or one file of it.
     Hub {
         /// The repository.
@@ -45,12 +49,27 @@ impl Model {
     /// # Errors
     /// A [`Failure`] that says what the name could have been.
     pub fn parse(spec: Option<&str>) -> Result<Self, Failure> {
+        Self::parse_for(spec, Weights::Checkpoint)
+    }
+
+    /// Reads a name of a model that is to be loaded with `weights`.
+    ///
+    /// # Errors
+    /// As [`Model::parse`].
+    pub fn parse_for(spec: Option<&str>, weights: Weights) -> Result<Self, Failure> {
         let spec = spec.unwrap_or(recipe::DEFAULT);
         if Path::new(spec).exists() {
             return Ok(Self::Path(spec.into()));
         }
+        let config = metrale_bench::config(spec).map(Self::Config);
+        if let (Weights::Made(_), Some(config)) = (weights, &config) {
+            return Ok(config.clone());
+        }
         if let Some(recipe) = recipe::find(spec).or_exit(Exit::Failed)? {
             return Ok(Self::Recipe(Box::new(recipe)));
+        }
+        if let Some(config) = config {
+            return Ok(config);
         }
         let looks_like_path = spec.starts_with(['/', '.', '~'])
             || spec.matches('/').count() > 1 && !spec.contains(':');
@@ -99,6 +118,7 @@ impl Model {
                 name.map_or_else(|| "model".to_owned(), |n| n.to_string_lossy().into_owned())
             }
             Self::Recipe(recipe) => recipe.name.clone(),
+            Self::Config(config) => config.name.to_owned(),
             Self::Hub {
                 repo, file: None, ..
             } => repo.to_string(),
@@ -133,6 +153,7 @@ impl Model {
         let hub = machine.hub()?;
         let found = match self {
             Self::Path(path) => Some((path.clone(), "path".to_owned())),
+            Self::Config(config) => Some(written(config, machine)?),
             Self::Recipe(recipe) => {
                 let path = recipe
                     .local(&machine.home(), &hub)
@@ -166,6 +187,7 @@ impl Model {
         }
         let (path, origin) = match self {
             Self::Path(path) => (path.clone(), "path".to_owned()),
+            Self::Config(config) => written(config, machine)?,
             Self::Recipe(recipe) => {
                 let pulled = recipe
                     .pull(
@@ -232,6 +254,21 @@ fn terms(recipe: &Recipe, machine: &Machine, offline: bool, accept: bool) -> Res
     ))
 }
 
+/// The folder of a configuration that met brings, written where downloads lie.
+fn written(
+    config: &metrale_bench::Config,
+    machine: &Machine,
+) -> Result<(PathBuf, String), Failure> {
+    let folder = machine.home().join("configs").join(config.name);
+    let file = folder.join("config.json");
+    if std::fs::read_to_string(&file).ok().as_deref() != Some(config.json) {
+        std::fs::create_dir_all(&folder)
+            .and_then(|()| std::fs::write(&file, config.json))
+            .map_err(|e| Failure::text(Exit::Machine, format!("{}: {e}", file.display())))?;
+    }
+    Ok((folder, "a configuration of met's own".to_owned()))
+}
+
 fn hub_file(repo: &RepoId, revision: &str, file: &str) -> HubFile {
     HubFile {
         repo: repo.clone(),
@@ -291,6 +328,17 @@ mod tests {
             Exit::NotFound
         );
         assert_eq!(Model::parse(Some("a/..")).unwrap_err().exit, Exit::Usage);
+    }
+
+    #[test]
+    fn where_weights_are_made_a_configuration_goes_before_a_recipe() {
+        let of = |name, weights| Model::parse_for(Some(name), weights).unwrap();
+        let made = of("smollm2-135m", Weights::Made(0));
+        assert!(matches!(made, Model::Config(c) if c.name == "smollm2-135m"));
+        let read = of("smollm2-135m", Weights::Checkpoint);
+        assert!(matches!(read, Model::Recipe(_)));
+        let alone = of("qwen3-8b", Weights::Checkpoint);
+        assert!(matches!(alone, Model::Config(c) if c.json.contains("151936")));
     }
 
     #[test]

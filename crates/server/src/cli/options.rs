@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Values of a command line to the settings that they stand for.
 
-use std::path::PathBuf;
-
 use metrale_core::Elem;
 use metrale_gpu_runtime::Isa;
 
@@ -10,7 +8,7 @@ use super::exit::{Exit, Failure};
 use super::machine::Machine;
 use super::parser::Values;
 use crate::api::limits::Limits;
-use crate::assembly::{LoadOptions, SamplingFlags};
+use crate::assembly::{LoadOptions, SamplingFlags, Weights};
 use crate::http::HttpConfig;
 
 /// The KV cache's element type, if it is given.
@@ -35,13 +33,24 @@ pub(super) fn isa(machine: &Machine) -> Result<Option<Isa>, Failure> {
     }
 }
 
-/// The flags of the groups `Device`, `Engine` and `Sampling defaults`.
-pub(super) fn load(
-    values: &Values<'_>,
-    machine: &Machine,
-    path: PathBuf,
-) -> Result<LoadOptions, Failure> {
-    let defaults = LoadOptions::new(path);
+/// The flags of the groups `Weights`, `Device`, `Engine` and `Sampling defaults`; the path is to be set.
+pub(super) fn load(values: &Values<'_>, machine: &Machine) -> Result<LoadOptions, Failure> {
+    Ok(LoadOptions {
+        sampling: SamplingFlags {
+            temperature: values.number("temperature"),
+            top_p: values.number("top-p"),
+            top_k: values.count("top-k"),
+            min_p: values.number("min-p"),
+            repetition_penalty: values.number("repetition-penalty"),
+            max_tokens: values.count("max-tokens"),
+        },
+        ..engine(values, machine)?
+    })
+}
+
+/// The same without the group `Sampling defaults`.
+pub(super) fn engine(values: &Values<'_>, machine: &Machine) -> Result<LoadOptions, Failure> {
+    let defaults = LoadOptions::new("");
     Ok(LoadOptions {
         device: values.device("device").unwrap_or_default(),
         threads: values.count("threads").unwrap_or(defaults.threads),
@@ -56,15 +65,11 @@ pub(super) fn load(
             .count("max-prefill-tokens")
             .unwrap_or(defaults.max_prefill_tokens),
         queue_len: values.count("queue-len").unwrap_or(defaults.queue_len),
-        accept_keys: values.texts("accept-key"),
-        sampling: SamplingFlags {
-            temperature: values.number("temperature"),
-            top_p: values.number("top-p"),
-            top_k: values.count("top-k"),
-            min_p: values.number("min-p"),
-            repetition_penalty: values.number("repetition-penalty"),
-            max_tokens: values.count("max-tokens"),
+        weights: match values.text("load-format") {
+            Some("dummy") => Weights::Made(0),
+            _ => Weights::Checkpoint,
         },
+        accept_keys: values.texts("accept-key"),
         ..defaults
     })
 }

@@ -30,9 +30,11 @@ fn command(c: &'static Command) -> clap::Command {
         out = out.long_about(format!("{}.\n\n{}", c.about, c.detail));
     }
     if !c.commands.is_empty() {
+        let alone = c.arguments.is_empty() && c.groups.is_empty();
         out = out
-            .subcommand_required(true)
-            .arg_required_else_help(true)
+            .subcommand_required(alone)
+            .arg_required_else_help(alone)
+            .args_conflicts_with_subcommands(!alone)
             .disable_help_subcommand(true);
     }
     for argument in c.arguments {

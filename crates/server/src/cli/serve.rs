@@ -6,6 +6,7 @@ use std::net::{TcpListener, ToSocketAddrs};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use metrale_gpu_runtime::GpuBackend;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
@@ -16,7 +17,7 @@ use super::model::Model;
 use super::options;
 use super::parser::Values;
 use super::signals;
-use crate::assembly::{self, Blame, LoadOptions, LoadedModel};
+use crate::assembly::{self, Blame, LoadOptions, LoadedModel, Opened};
 use crate::http::{self, App, Ended, SystemAmbient};
 use crate::hub::Progress;
 
@@ -25,7 +26,11 @@ const HTTP_THREADS: usize = 2;
 
 pub(super) fn serve(values: &Values<'_>, machine: &Arc<Machine>) -> Result<(), Failure> {
     log::start(values, machine, "info")?;
-    let model = Model::parse(values.text("MODEL"))?.fetch(machine, values.has("accept-licence"))?;
+    let mut load = options::load(values, machine)?;
+    let backend = load.backend().map_err(|e| blamed(e.into()))?;
+    let model = Model::parse_for(values.text("MODEL"), load.weights)?
+        .fetch(machine, values.has("accept-licence"))?;
+    load.path = model.path;
     let mut config = options::http(values, &model.name)?;
     let listener = listen(
         values.text("host").unwrap_or("127.0.0.1"),
@@ -45,9 +50,9 @@ pub(super) fn serve(values: &Values<'_>, machine: &Arc<Machine>) -> Result<(), F
     let app = App::new(config, Box::new(SystemAmbient));
     let loaded = Arc::new(Mutex::new(None));
     let (failed, failure) = oneshot::channel();
-    let load = options::load(values, machine, model.path)?;
     spawn_loader(
         load,
+        backend,
         Arc::clone(machine),
         Arc::clone(&app),
         Arc::clone(&loaded),
@@ -68,7 +73,13 @@ pub(super) fn serve(values: &Values<'_>, machine: &Arc<Machine>) -> Result<(), F
         model.engine.shutdown();
     }
     tracing::info!(?ended, "ended");
-    Ok(())
+    match ended {
+        Ended::Drained => Ok(()),
+        Ended::Cut => Err(Failure::text(
+            Exit::Failed,
+            "ended at once: answers that ran were cut",
+        )),
+    }
 }
 
 fn listen(host: &str, port: u16) -> Result<TcpListener, Failure> {
@@ -109,12 +120,13 @@ fn runtime() -> Result<Runtime, Failure> {
 /// Loads on a thread of its own, so that the server answers /health and /ready meanwhile.
 fn spawn_loader(
     options: LoadOptions,
+    backend: Arc<dyn GpuBackend>,
     machine: Arc<Machine>,
     app: Arc<App>,
     loaded: Arc<Mutex<Option<LoadedModel>>>,
     failed: oneshot::Sender<Failure>,
 ) -> Result<(), Failure> {
-    let work = move || match load(options, &machine) {
+    let work = move || match load(options, backend, &machine) {
         Ok(model) => {
             app.slot.ready(model.served.clone());
             tracing::info!("ready");
@@ -136,15 +148,13 @@ fn spawn_loader(
 }
 
 /// Opens, plans, tells the plan, loads.
-pub(super) fn load(options: LoadOptions, machine: &Machine) -> Result<LoadedModel, Failure> {
+pub(super) fn load(
+    options: LoadOptions,
+    backend: Arc<dyn GpuBackend>,
+    machine: &Machine,
+) -> Result<LoadedModel, Failure> {
     let started = Instant::now();
-    let opened = assembly::open(options).map_err(blamed)?;
-    let device = opened.device();
-    tracing::info!(device = %device.name, class = %device.class, features = %device.features.join(", "), "computes");
-    tracing::info!("memory plan\n{}", opened.plan.memory_text().trim_end());
-    machine
-        .console
-        .begin("weights", Some(opened.weight_bytes()), 0);
+    let opened = open(options, backend, machine)?;
     let loaded = opened.load(|bytes| machine.console.advance(bytes));
     machine.console.end();
     let loaded = loaded.map_err(blamed)?;
@@ -153,7 +163,23 @@ pub(super) fn load(options: LoadOptions, machine: &Machine) -> Result<LoadedMode
     Ok(loaded)
 }
 
-fn blamed(why: anyhow::Error) -> Failure {
+/// Opens a checkpoint on a device, tells the plan, and begins to tell the progress of its weights.
+pub(super) fn open(
+    options: LoadOptions,
+    backend: Arc<dyn GpuBackend>,
+    machine: &Machine,
+) -> Result<Opened, Failure> {
+    let opened = assembly::open_on(options, backend).map_err(blamed)?;
+    let device = opened.device();
+    tracing::info!(device = %device.name, class = %device.class, features = %device.features.join(", "), "computes");
+    tracing::info!("memory plan\n{}", opened.plan.memory_text().trim_end());
+    machine
+        .console
+        .begin("weights", Some(opened.weight_bytes()), 0);
+    Ok(opened)
+}
+
+pub(super) fn blamed(why: anyhow::Error) -> Failure {
     let exit = match Blame::of(&why) {
         Blame::Options => Exit::Usage,
         Blame::Checkpoint => Exit::Checkpoint,

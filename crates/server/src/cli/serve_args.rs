@@ -15,6 +15,18 @@ pub(super) const DEVICE: Group = Group {
     )],
 };
 
+/// Where weights come from.
+pub(super) const WEIGHTS: Group = Group {
+    heading: "Weights",
+    flags: &[Flag::new(
+        "load-format",
+        "FORMAT",
+        Kind::Choice(&["auto", "dummy"]),
+        "auto",
+        "auto reads the checkpoint's weights. dummy makes weights of no meaning on the device, to measure or try what needs no sense in the answers: a folder with config.json alone will do then, or one of the configurations that met brings (qwen3-8b, qwen3-0.6b, llama-3.1-8b, smollm2-135m); without a tokenizer, prompts are token ids.",
+    )],
+};
+
 /// Context, sequences, memory and threads of the engine.
 pub(super) const ENGINE: Group = Group {
     heading: "Engine",

@@ -2,7 +2,7 @@
 //! The commands of `met`.
 
 use super::flags::{Argument, Command, Flag, Group, Kind};
-use super::serve_args::{DEVICE, ENGINE, LOG, NETWORK, SAMPLING};
+use super::serve_args::{DEVICE, ENGINE, LOG, NETWORK, SAMPLING, WEIGHTS};
 
 const MODEL_HELP: &str = "A path (a .gguf file, or a folder with config.json), a recipe (`met list`), or a repository on the hub: ORG/NAME, ORG/NAME@REVISION, ORG/NAME:FILE.gguf. A path that exists wins.";
 
@@ -68,6 +68,87 @@ const PLAN_FLAGS: &[Group] = &[
     ENGINE,
 ];
 
+const REPEATS: Flag = Flag::new(
+    "repeats",
+    "N",
+    Kind::Count {
+        least: 1,
+        most: 1000,
+    },
+    "3",
+    "Times that each figure is measured; the median counts.",
+);
+
+const LADDERS: Group = Group {
+    heading: "Ladders",
+    flags: &[
+        Flag::new(
+            "only",
+            "NAME",
+            Kind::Text,
+            "all",
+            "Benchmark to run: groups (time of each kind of launch), prefill, decode.",
+        )
+        .repeated(),
+        Flag::new(
+            "concurrency",
+            "LIST",
+            Kind::Text,
+            "1,2,4,8",
+            "Sequences that decode at once, one rung each.",
+        ),
+        Flag::new(
+            "input",
+            "TOKENS",
+            Kind::Count {
+                least: 1,
+                most: 1 << 20,
+            },
+            "128",
+            "Prompt tokens of each sequence that decodes.",
+        ),
+        Flag::new(
+            "output",
+            "TOKENS",
+            Kind::Count {
+                least: 2,
+                most: 1 << 20,
+            },
+            "128",
+            "Tokens that each generates.",
+        ),
+        Flag::new(
+            "prompts",
+            "LIST",
+            Kind::Text,
+            "128,512",
+            "Prompt lengths of the prefill ladder.",
+        ),
+        REPEATS,
+        Flag::new(
+            "seed",
+            "N",
+            Kind::Count {
+                least: 0,
+                most: i64::MAX as u64,
+            },
+            "0",
+            "Seed of the prompts.",
+        ),
+    ],
+};
+
+const BENCH_OUTPUT: Group = Group {
+    heading: "Output",
+    flags: &[Flag::new(
+        "format",
+        "FORMAT",
+        Kind::Choice(&["table", "json"]),
+        "table",
+        "A table for people, or one JSON object on one line.",
+    )],
+};
+
 const ACCEPT: &[Group] = &[Group {
     heading: "Checkpoint",
     flags: &[Flag::new(
@@ -122,7 +203,7 @@ pub const COMMANDS: &[Command] = &[
         about: "Serve a model over HTTP, with OpenAI's API",
         detail: "Fetches the model first if it is not on this machine. The server listens at once and is ready (GET /ready) when the weights are loaded; SIGTERM lets running answers end.",
         arguments: &[OPTIONAL_MODEL],
-        groups: &[NETWORK, DEVICE, ENGINE, SAMPLING, LICENCE, LOG],
+        groups: &[NETWORK, WEIGHTS, DEVICE, ENGINE, SAMPLING, LICENCE, LOG],
         commands: &[],
     },
     Command {
@@ -165,6 +246,7 @@ pub const COMMANDS: &[Command] = &[
                 ],
             },
             SAMPLING,
+            WEIGHTS,
             DEVICE,
             ENGINE,
             LICENCE,
@@ -264,6 +346,30 @@ pub const COMMANDS: &[Command] = &[
             ACCEPT[0],
         ],
         commands: &[],
+    },
+    Command {
+        name: "bench",
+        about: "Measure a model on this machine, and say what share of the machine that is",
+        detail: "Runs in one process, without HTTP: time by kind of launch, prefill, and decoding by sequences at once, beside what the device reads and computes at best, measured in the same run. docs/bench.md says what each figure means. Unless they are given, --max-num-seqs and --max-seq-len are what the ladders need.",
+        arguments: &[OPTIONAL_MODEL],
+        groups: &[LADDERS, BENCH_OUTPUT, WEIGHTS, DEVICE, ENGINE, LICENCE, LOG],
+        commands: &[Command {
+            name: "start",
+            about: "Measure a server's start: listening, ready, first token",
+            detail: "Starts `met serve` on a free port as a process of its own and looks at it from outside. Figures count from the start of the process.",
+            arguments: &[OPTIONAL_MODEL],
+            groups: &[
+                Group {
+                    heading: "Ladders",
+                    flags: &[REPEATS],
+                },
+                BENCH_OUTPUT,
+                WEIGHTS,
+                DEVICE,
+                ENGINE,
+            ],
+            commands: &[],
+        }],
     },
     Command {
         name: "circuit",

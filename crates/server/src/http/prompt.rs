@@ -47,6 +47,12 @@ pub(super) async fn plain(
     add_special_tokens: bool,
 ) -> Result<(Vec<u32>, usize), ApiError> {
     let (text, limit) = (Arc::clone(&served.text), limit(served));
+    if !text.reads_text() {
+        return Err(ApiError::Unsupported {
+            path: "prompt".to_owned(),
+            why: "this model has no tokenizer; give the prompt as a list of token ids".to_owned(),
+        });
+    }
     on_text(app, prompt.len(), move || {
         check_tokens(&*text, [prompt.as_str()].into_iter(), limit)?;
         let mut ids = match add_special_tokens {

@@ -42,13 +42,8 @@ pub enum TokenizerError {
     #[error("tokenizer.json: {0}")]
     Json(String),
     /// A file of the tokenizer cannot be read.
-    #[error("{}: {source}", path.display())]
-    File {
-        /// The file.
-        path: std::path::PathBuf,
-        /// The system's reason.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] metrale_model_weights::WeightsError),
     /// The text could not be tokenized (no unknown token, say, for a character outside the vocabulary).
     #[error("the text cannot be tokenized: {0}")]
     Encode(String),

@@ -9,6 +9,7 @@
 //! Invariants: every id that comes out is below [`Tokenizer::vocab_size`]; no input, invalid UTF-8 included, panics; with
 //! [`Specials::AsText`] no control token comes out, whatever the text.
 
+mod absent;
 mod added;
 mod bpe;
 mod bytes;
@@ -24,13 +25,14 @@ use std::path::Path;
 
 use crate::text_face::{Origin, Piece, SpecialToken};
 use metrale_config::gguf::GgufHeader;
-use metrale_model_weights::Checkpoint;
+use metrale_model_weights::{Checkpoint, read_small};
 use tokenizers::tokenizer::normalizer::Range as Within;
 use tokenizers::{Model, Normalizer, OffsetType, PreTokenizedString, PreTokenizer, Token};
 
 use self::added::{Added, Found, Matcher};
 use self::bytes::TokenBytes;
 
+pub use self::absent::NoTokenizer;
 pub use self::error::TokenizerError;
 pub use crate::text_face::Specials;
 
@@ -70,6 +72,9 @@ struct Parts {
     strips_first_space: bool,
 }
 
+/// Bytes of a tokenizer.json at most; the largest in use have a tenth.
+const FILE_LIMIT: u64 = 512 << 20;
+
 impl Tokenizer {
     /// Builds the tokenizer that a GGUF header describes.
     ///
@@ -93,12 +98,7 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError`]; [`TokenizerError::File`] if a file cannot be read.
     pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self, TokenizerError> {
-        let read = |path: &Path| {
-            std::fs::read(path).map_err(|source| TokenizerError::File {
-                path: path.to_owned(),
-                source,
-            })
-        };
+        let read = |path: &Path| read_small(path, FILE_LIMIT);
         let tokenizer = match (&checkpoint.gguf, &checkpoint.files.tokenizer) {
             (Some(header), _) => Self::from_gguf(header)?,
             (None, Some(path)) => {

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The loaded model as a benchmark's target.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use metrale_bench::{About, Gauges, GroupTime, Step, Target, TargetError, Timeline, Work};
+use metrale_circuit::Phase;
+use metrale_core::{ArenaKind, KV_BLOCK};
+use metrale_model_engine::gauge::{self, StepShape};
+use metrale_model_engine::{Engine, TransformerModel};
+use metrale_sampling::{Sampling, SamplingFields};
+use metrale_scheduler::{Delivery, Event, Request};
+use metrale_telemetry::EnergyMeter;
+
+use super::{Opened, Weights};
+
+/// A token that takes longer means that the engine stands still.
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// An opened model under measurement.
+pub struct Measured {
+    opened: Opened,
+    about: About,
+    state: State,
+    meter: Result<EnergyMeter, String>,
+}
+
+enum State {
+    /// Nothing runs: single launches can be measured.
+    Loaded(Box<TransformerModel>),
+    Running(Engine),
+    /// The engine did not start.
+    Lost,
+}
+
+impl Measured {
+    /// Loads the weights of `opened`; `name` is what the report calls it. `meter` counts the device's energy, or says why
+    /// nothing does. `progress` is told the bytes read or made since it was told last.
+    ///
+    /// # Errors
+    /// What failed, and why.
+    pub fn load(
+        opened: Opened,
+        name: &str,
+        meter: Result<EnergyMeter, String>,
+        progress: impl FnMut(u64),
+    ) -> anyhow::Result<Measured> {
+        let started = Instant::now();
+        let model = opened.model(progress)?;
+        let plan = &opened.plan;
+        let about = About {
+            model: name.to_owned(),
+            weights: match opened.options.weights {
+                Weights::Checkpoint => "checkpoint",
+                Weights::Made(_) => "dummy",
+            },
+            device: opened.device().name.clone(),
+            class: plan.class.clone(),
+            digest: plan.digest.short(),
+            met: env!("CARGO_PKG_VERSION"),
+            kv: plan.kv.name().to_owned(),
+            weight_bytes: plan.memory.arena_bytes(ArenaKind::Weights),
+            vocab: plan.memory.span(plan.outputs.logits).extent.elems as u32,
+            context: opened.limits.max_seq_len,
+            kv_tokens: plan.kv_blocks * u64::from(KV_BLOCK),
+            prefill_tokens: opened.limits.max_prefill_tokens,
+            load_seconds: started.elapsed().as_secs_f64(),
+        };
+        Ok(Measured {
+            opened,
+            about,
+            state: State::Loaded(Box::new(model)),
+            meter,
+        })
+    }
+
+    fn loaded(&self) -> Result<&TransformerModel, TargetError> {
+        match &self.state {
+            State::Loaded(model) => Ok(model),
+            _ => Err(TargetError::new("the engine has the model already")),
+        }
+    }
+
+    /// The engine, started if it does not run yet.
+    fn engine(&mut self) -> Result<&Engine, TargetError> {
+        if let State::Loaded(_) = &self.state
+            && let State::Loaded(model) = std::mem::replace(&mut self.state, State::Lost)
+        {
+            let engine = self.opened.start(*model);
+            self.state = State::Running(engine.map_err(|e| TargetError::new(e.to_string()))?);
+        }
+        match &self.state {
+            State::Running(engine) => Ok(engine),
+            _ => Err(TargetError::new("the engine did not start")),
+        }
+    }
+
+    /// The arithmetic peak of the plan's largest linear layers, as DEVICES.toml states it.
+    fn stated(&self) -> (Option<f64>, String) {
+        let plan = &self.opened.plan;
+        let Some((name, device)) = &plan.device else {
+            return (
+                None,
+                "operations: this device has no stated peak".to_owned(),
+            );
+        };
+        let heaviest = plan.groups.iter().max_by_key(|g| g.cost.flops_per_row);
+        let peak = heaviest.and_then(|g| Some((&g.peak, *device.flops.get(&g.peak)?)));
+        match peak {
+            Some((peak, flops)) => (Some(flops), format!("stated: {peak} of {name}")),
+            None => (None, format!("operations: no stated peak of {name}")),
+        }
+    }
+}
+
+impl Target for Measured {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn gauges(&mut self) -> Result<Gauges, TargetError> {
+        let rates = gauge::rates(self.loaded()?).map_err(|e| TargetError::new(e.to_string()))?;
+        let (operations, operations_source) = match rates.operations {
+            Some(rate) => (
+                Some(rate),
+                "measured: 16-bit integer products of all threads".to_owned(),
+            ),
+            None => self.stated(),
+        };
+        Ok(Gauges {
+            read: rates.read,
+            read_bytes: rates.read_bytes,
+            operations,
+            operations_source,
+        })
+    }
+
+    fn groups(&mut self, step: Step) -> Result<Vec<GroupTime>, TargetError> {
+        let times = gauge::groups(self.loaded()?, shape(step))
+            .map_err(|e| TargetError::new(e.to_string()))?;
+        let times = times.into_iter().map(|t| GroupTime {
+            name: t.name,
+            launches: t.launches,
+            seconds: t.seconds,
+            work: Work {
+                bytes: t.bytes,
+                operations: t.operations,
+            },
+        });
+        Ok(times.collect())
+    }
+
+    fn work(&self, step: Step) -> Work {
+        let w = shape(step).workload();
+        let mut total = Work::default();
+        for group in &self.opened.plan.groups {
+            let rows = match group.phase {
+                Phase::Forward => w.rows,
+                Phase::Sample => w.logits_rows,
+            };
+            total.bytes += group.cost.bytes(rows, &w);
+            total.operations += group.cost.flops(rows, &w);
+        }
+        total
+    }
+
+    fn generate(
+        &mut self,
+        prompts: Vec<Arc<[u32]>>,
+        output: u32,
+    ) -> Result<Vec<Timeline>, TargetError> {
+        let greedy = SamplingFields {
+            temperature: 0.0,
+            ..SamplingFields::default()
+        };
+        let greedy = Sampling::new(&greedy, 0).map_err(|e| TargetError::new(e.to_string()))?;
+        let handle = self.engine()?.handle().clone();
+        let (sender, receiver) = channel();
+        let count = prompts.len();
+        let started = Instant::now();
+        for (index, prompt) in prompts.into_iter().enumerate() {
+            let request = Request::new(handle.fresh_id(), prompt, greedy, output);
+            let sender = sender.clone();
+            let sink = move |event: Event| match sender.send((index, started.elapsed(), event)) {
+                Ok(()) => Delivery::Taken,
+                Err(_) => Delivery::Gone,
+            };
+            handle
+                .submit(request, Box::new(sink))
+                .map_err(|e| TargetError::new(e.to_string()))?;
+        }
+        drop(sender);
+        collect(&receiver, count, output)
+    }
+
+    fn joules(&mut self) -> Result<f64, String> {
+        self.meter.as_ref().map_err(Clone::clone)?.joules()
+    }
+}
+
+/// The timelines of `count` sequences, each of exactly `output` tokens.
+fn collect(
+    receiver: &Receiver<(usize, Duration, Event)>,
+    count: usize,
+    output: u32,
+) -> Result<Vec<Timeline>, TargetError> {
+    let mut timelines = vec![Timeline::default(); count];
+    let mut running = count;
+    while running > 0 {
+        let (index, at, event) = match receiver.recv_timeout(LONGEST) {
+            Ok(event) => event,
+            Err(RecvTimeoutError::Timeout) => {
+                let what = format!("no token came within {LONGEST:?}");
+                return Err(TargetError::new(what));
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(TargetError::new("the engine went away"));
+            }
+        };
+        let timeline = &mut timelines[index];
+        match event {
+            Event::Admitted { cached_tokens } => timeline.cached = cached_tokens,
+            Event::Token { .. } => timeline.tokens.push(at.as_secs_f64()),
+            Event::Prompt { .. } => {}
+            Event::Finished { reason, .. } => {
+                running -= 1;
+                if timeline.tokens.len() != output as usize {
+                    let what = format!(
+                        "a sequence ended after {} of {output} tokens ({reason:?})",
+                        timeline.tokens.len()
+                    );
+                    return Err(TargetError::new(what));
+                }
+            }
+            Event::Failed(fault) => return Err(TargetError::new(fault.to_string())),
+        }
+    }
+    Ok(timelines)
+}
+
+fn shape(step: Step) -> StepShape {
+    StepShape {
+        sequences: step.sequences,
+        rows_each: step.rows_each,
+        context: step.context,
+    }
+}
