@@ -38,8 +38,14 @@ impl Unroller<'_> {
         {
             return Ok(());
         }
-        // Names in the signature's expressions: columns of edges, dimensions of weights, then params.
+        // Names in the signature's expressions: columns of edges, dimensions of weights, attributes, then params.
         let mut local: BTreeMap<String, u64> = BTreeMap::new();
+        // The line's own attributes, as far as they are counts of params.
+        for (name, expr) in &line.attrs {
+            if let Ok(Value::Count(c)) = expr.eval(&|n| self.named(n, layer)) {
+                local.insert(name.clone(), c);
+            }
+        }
         for e in sig.edges.iter().filter(|e| e.used != Use::Out) {
             self.read_edge(line, e, &mut op, &mut local)?;
         }
