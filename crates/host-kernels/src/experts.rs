@@ -67,7 +67,11 @@ pub(crate) static ROUTER: HostPoint = HostPoint {
 fn router_needs(a: &Args) -> Result<Vec<Need>, BadConstants> {
     let (experts, top_k, score) = (a.u32(4), a.u32(5), a.u32(6));
     let (groups, top_groups) = (a.u32(8), a.u32(9));
-    positive(&[("top_k", top_k), ("groups", groups), ("top_groups", top_groups)])?;
+    positive(&[
+        ("top_k", top_k),
+        ("groups", groups),
+        ("top_groups", top_groups),
+    ])?;
     if !experts.is_multiple_of(groups)
         || top_groups > groups
         || top_k > experts / groups * top_groups
@@ -135,7 +139,9 @@ fn scores_of(score: usize, logits: &[f32], scores: &mut [f32]) {
 }
 
 fn softmax(logits: &[f32], out: &mut [f32]) {
-    let max = logits.iter().fold(f32::NEG_INFINITY, |m, l| if *l > m { *l } else { m });
+    let max = logits
+        .iter()
+        .fold(f32::NEG_INFINITY, |m, l| if *l > m { *l } else { m });
     let mut sum = 0.0;
     for (o, l) in out.iter_mut().zip(logits) {
         *o = exp(l - max);

@@ -129,7 +129,11 @@ fn write_needs<T: KvElem>(a: &Args) -> Result<Vec<Need>, BadConstants> {
     Ok(vec![x, pool(T::ELEM, 1, cols), tables(per_slot)])
 }
 
-fn write<T: KvElem>(tile: &mut Tile<'_>, step: &StepBlock, _: &mut Scratch) -> Result<(), TileFault> {
+fn write<T: KvElem>(
+    tile: &mut Tile<'_>,
+    step: &StepBlock,
+    _: &mut Scratch,
+) -> Result<(), TileFault> {
     let (cols, per_slot) = (tile.args().u32(3), tile.args().u32(4));
     let (x, tables) = (tile.input::<f32>(0), tile.input::<u32>(2));
     let mut kv = tile.kv_output::<T>(1, 1, cols);

@@ -36,9 +36,10 @@ pub(crate) static SCALE: HostPoint = HostPoint {
     grid: |a, c| tiling::rows(unit_rows(a.u32(3), c), a.u32(1)),
     run: |tile, _, _| {
         let isa = tile.args().isa;
-        in_place(tile, |row, factor| {
-            on_isa!(isa, scale, (x: &mut [f32] = row, factor: f32 = factor))
-        });
+        in_place(
+            tile,
+            |row, factor| on_isa!(isa, scale, (x: &mut [f32] = row, factor: f32 = factor)),
+        );
         Ok(())
     },
 };
