@@ -53,8 +53,8 @@ fn text(key: u64, len: u32) -> Vec<u32> {
 
 fn asked(id: u64) -> Result<Asked> {
     let mut dice = Dice(id);
-    // Log-uniform: as many of 10 to 100 tokens as of 100 to 1000.
-    let exponent = dice.roll(1000) as f64 / 1000.0;
+    // Many short ones, a few of thousands of tokens.
+    let exponent = (dice.roll(1000) as f64 / 1000.0).powf(1.6);
     let len = (f64::from(LONGEST).powf(exponent) as u32).clamp(1, LONGEST);
     let mut prompt = match dice.roll(3) {
         0 => Vec::new(),
@@ -75,7 +75,7 @@ fn asked(id: u64) -> Result<Asked> {
     }
     let sampling = Sampling::new(&fields, dice.roll(1 << 30))?;
     // Long answers to short prompts: what has to be preempted.
-    let tokens = 1 + dice.roll(if len < 600 { 400 } else { 40 }) as u32;
+    let tokens = 1 + dice.roll(if len < 400 { 500 } else { 40 }) as u32;
     let stops = if dice.roll(3) == 0 { dice.roll(20) } else { 0 };
     let request = Request {
         choice: dice.roll(3) as u32,
@@ -175,7 +175,7 @@ fn run(path: &std::path::Path, case: Case, alone: bool) -> Result<Outcome> {
         };
         handle.submit(request, Box::new(sink))?;
         // Together: they come while others run.
-        let turns = if alone { u64::MAX } else { dice.roll(6) };
+        let turns = if alone { u64::MAX } else { dice.roll(3) };
         for _ in 0..turns {
             if driver.turn() == Turn::Idle {
                 break;
@@ -216,7 +216,8 @@ fn two_hundred_mixed_requests_answer_as_each_alone() {
     };
     let (want, ..) = run(copy.path(), alone, true).unwrap();
     assert_eq!(want.len() as u64, REQUESTS);
-    let small = u64::from(CONTEXT / KV_BLOCK) + 20;
+    // The longest alone fills it.
+    let small = u64::from((LONGEST + 48).div_ceil(KV_BLOCK));
     let case = |policy, chunk, lookahead, host_bytes| Case {
         policy,
         chunk,

@@ -280,13 +280,13 @@ impl DeviceRouter for Script {
         let most = 1 + usize::from(self.lookahead == Lookahead::Slot);
         assert!(self.pending.len() < most && !self.lost);
         assert!(plan.late.is_empty() || self.lookahead == Lookahead::Slot);
+        self.seen.lock().unwrap().plans.push(plan.clone());
         let plan = &self.with_ids(plan);
         self.step += 1;
         self.clock.fetch_add(self.step_millis, Ordering::Relaxed);
         let micros = self.row_micros * u64::from(plan.rows());
         self.micros.fetch_add(micros, Ordering::Relaxed);
         self.guarded(|s| s.check(plan));
-        self.seen.lock().unwrap().plans.push(plan.clone());
         match self.mishaps.get(&self.step).copied() {
             Some(Mishap::Panic) => panic!("scripted panic"),
             Some(Mishap::Lost) => {
