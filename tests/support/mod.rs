@@ -59,12 +59,13 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// Two threads, f32 KV, fused.
+    /// Two threads, fused, f32 KV; on a GPU also bf16, with `TEST_KV=bf16` in the environment.
     pub(crate) fn new(limits: StepLimits, kv_blocks: u64) -> Setup {
+        let bf16 = on_gpu() && std::env::var_os("TEST_KV").is_some_and(|v| v == "bf16");
         Setup {
             threads: 2,
             isa: None,
-            kv: Elem::F32,
+            kv: if bf16 { Elem::BF16 } else { Elem::F32 },
             limits,
             kv_blocks,
             fuse: true,

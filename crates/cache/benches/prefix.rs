@@ -33,7 +33,6 @@ fn ask(tokens: &[u32]) -> Admission<'_> {
         tokens,
         reuse: true,
         spare: 0,
-        restore: false,
     }
 }
 

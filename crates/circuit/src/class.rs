@@ -311,8 +311,8 @@ fn fusion(f: &FusionFile, families: &Families, ops: &Ops) -> Result<Fusion, Stri
     if !families.contains_key(&f.family) {
         return Err("there is no such kernel family".into());
     }
-    if f.ops.len() < 2 {
-        return Err("it joins fewer than two ops".into());
+    if f.ops.is_empty() {
+        return Err("it joins no ops".into());
     }
     let place = |text: &str| -> Result<Place, String> {
         let wrong = || format!("`{text}` is no operand of its ops");

@@ -36,4 +36,4 @@ mod manifest;
 pub use error::ClosureError;
 pub use hash::Closure;
 pub use layout::{Resolved, ResolvedPoint, Tree};
-pub use manifest::{Hardware, Map, Point};
+pub use manifest::{Hardware, Map, Point, Switch};

@@ -91,9 +91,9 @@ pub struct Point {
     /// Dynamic shared memory in bytes; 0 unless stated.
     pub shared: Option<String>,
     /// Whether it may start while the launch before it ends (programmatic dependent launch): its kernel waits before it
-    /// touches what that one wrote.
+    /// touches what that one wrote. A formula says for which launches: 0 is no.
     #[serde(default)]
-    pub pdl: bool,
+    pub pdl: Switch,
     /// Blocks of a cluster in x, y, z: formulas; one block unless stated.
     #[serde(default)]
     pub cluster: Vec<String>,
@@ -103,6 +103,34 @@ pub struct Point {
     /// Bytes that each buffer argument must hold at least, by name.
     #[serde(default)]
     pub needs: BTreeMap<String, String>,
+}
+
+/// True, false, or a formula that gives 0 for false.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Switch {
+    /// For every launch.
+    Always(bool),
+    /// By the launch's arguments.
+    Formula(String),
+}
+
+impl Default for Switch {
+    fn default() -> Switch {
+        Switch::Always(false)
+    }
+}
+
+impl Switch {
+    /// As a formula.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        match self {
+            Switch::Always(false) => "0",
+            Switch::Always(true) => "1",
+            Switch::Formula(text) => text,
+        }
+    }
 }
 
 /// A tensor map over a buffer of the point.

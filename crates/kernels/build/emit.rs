@@ -151,7 +151,7 @@ fn point(resolved: &ResolvedPoint, families: &Families, images: &[ImageFile]) ->
         p.block,
         grid.join(", "),
         formula(p.shared.as_deref().unwrap_or("0")).map_err(|e| format!("shared: {e}"))?,
-        p.pdl,
+        formula(p.pdl.text()).map_err(|e| format!("pdl: {e}"))?,
         cluster.join(", "),
         maps.join(", "),
         args.join(", "),

@@ -58,9 +58,9 @@ pub struct Point {
     pub grid: [Formula; 3],
     /// Dynamic shared memory in bytes.
     pub shared: Formula,
-    /// Whether it may start while the launch before it ends: its kernel waits (`griddepcontrol.wait`) before it touches
+    /// Unless 0, it may start while the launch before it ends: its kernel waits (`griddepcontrol.wait`) before it touches
     /// what that one wrote.
-    pub pdl: bool,
+    pub pdl: Formula,
     /// Blocks of a cluster in x, y, z; all 1 without clusters. The grid is rounded up to whole clusters.
     pub cluster: [Formula; 3],
     /// Tensor maps: parameters after the family's arguments, made when the launch is bound.

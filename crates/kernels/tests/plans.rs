@@ -23,20 +23,24 @@ fn library() -> CircuitLibrary {
     CircuitLibrary::new(metrale_kernel_tree::files()).unwrap()
 }
 
+/// Hidden and intermediate size, width of a head: what no fast kernel takes, what all of them take with either width, and
+/// columns that are no whole vectors.
+const SHAPES: [[i64; 3]; 4] = [[64, 96, 16], [128, 256, 128], [512, 1024, 64], [42, 96, 16]];
+
 /// A small configuration of a family; `qwen3` has norms of queries and keys.
-fn instance(library: &CircuitLibrary, family: &str) -> Instance {
+fn instance(library: &CircuitLibrary, family: &str, [hidden, ffn, head_dim]: [i64; 3]) -> Instance {
     let mut flat = FlatMap::new();
     flat.insert("model_type".into(), Scalar::Str(family.into()));
     flat.insert("hidden_act".into(), Scalar::Str("silu".into()));
     flat.insert("rms_norm_eps".into(), Scalar::Float(1e-6));
     for (key, value) in [
         ("vocab_size", 320),
-        ("hidden_size", 64),
-        ("intermediate_size", 96),
+        ("hidden_size", hidden),
+        ("intermediate_size", ffn),
         ("num_hidden_layers", 2),
         ("num_attention_heads", 4),
         ("num_key_value_heads", 2),
-        ("head_dim", 16),
+        ("head_dim", head_dim),
         ("max_position_embeddings", 512),
         ("rope_theta", 10_000),
     ] {
@@ -57,6 +61,7 @@ fn plan(
     class: &str,
     weights: Elem,
     kv: Elem,
+    fuse: bool,
 ) -> Plan {
     let formats = instance.uniform_formats(weights);
     let request = PlanRequest {
@@ -69,7 +74,7 @@ fn plan(
         limits: LIMITS,
         kv_blocks: 64,
         checkpoint: "test",
-        fuse: true,
+        fuse,
     };
     library.plan(instance, &request).unwrap()
 }
@@ -97,11 +102,16 @@ fn plans_have_their_kernels_and_kernels_have_a_plan() {
     for (class, code) in classes() {
         // What a benchmark launches beside a plan.
         let mut used = BTreeSet::from(["read/xor".to_owned()]);
-        for family in ["llama", "qwen3"] {
-            let instance = instance(&library, family);
+        let families = ["llama", "qwen3"];
+        for (family, shape) in families.into_iter().flat_map(|f| SHAPES.map(|s| (f, s))) {
+            let instance = instance(&library, family, shape);
             for weights in FORMATS {
-                for kv in FORMATS {
-                    let plan = plan(&library, &instance, &class, weights, kv);
+                for (kv, fuse) in FORMATS
+                    .map(|kv| [(kv, true), (kv, false)])
+                    .into_iter()
+                    .flatten()
+                {
+                    let plan = plan(&library, &instance, &class, weights, kv, fuse);
                     let launched = plan.groups.iter().flat_map(|g| &g.points).map(|(_, id)| id);
                     let parts = || plan.weights.iter().flat_map(|w| &w.parts);
                     let loaded = parts()
@@ -130,9 +140,19 @@ fn plans_give_each_kernel_the_arguments_that_it_declares() {
         .iter()
         .filter(|t| t.id.is_baseline())
     {
-        for family in ["llama", "qwen3"] {
-            let instance = instance(&library, family);
-            let plan = plan(&library, &instance, target.id.hw, Elem::BF16, Elem::BF16);
+        for (family, shape) in ["llama", "qwen3"]
+            .into_iter()
+            .flat_map(|f| SHAPES.map(|s| (f, s)))
+        {
+            let instance = instance(&library, family, shape);
+            let plan = plan(
+                &library,
+                &instance,
+                target.id.hw,
+                Elem::BF16,
+                Elem::BF16,
+                true,
+            );
             for group in &plan.groups {
                 for (_, id) in &group.points {
                     let point = target.point(id.as_str()).unwrap();

@@ -315,10 +315,7 @@ impl<R: Router, K: KvAccounts> Driver<R, K> {
         } = self;
         let recovered = catch_unwind(AssertUnwindSafe(|| {
             planner.fail_running(fault, kv, effects);
-            let recovered = router.recover(fault);
-            // Who waits and was cancelled ends within this turn too.
-            planner.reap(router.now(), kv, router, effects);
-            recovered
+            router.recover(fault)
         }));
         let lost = match recovered {
             Ok(Ok(())) => None,

@@ -18,6 +18,8 @@ struct Geometry {
     grid: [u32; 3],
     cluster: [u32; 3],
     shared: u32,
+    /// Whether it may start while the launch before it ends.
+    early: bool,
 }
 
 /// Lets a function ask for all the shared memory that its static part leaves: beyond 48 KB a device wants to be asked.
@@ -84,11 +86,11 @@ impl Bound {
         if grid[1] > 65_535 || grid[2] > 65_535 {
             return Err(bad());
         }
-        let shared = value(&point.shared).ok_or_else(bad)?;
         Ok(Geometry {
             grid,
             cluster,
-            shared,
+            shared: value(&point.shared).ok_or_else(bad)?,
+            early: value(&point.pdl).ok_or_else(bad)? != 0,
         })
     }
 
@@ -108,6 +110,7 @@ impl Bound {
             grid,
             cluster,
             shared,
+            early,
         } = self.geometry(point, bucket, limits)?;
         let mut words = self.words.clone();
         let mut maps = bound.maps.clone();
@@ -116,7 +119,7 @@ impl Bound {
             .map(|w| std::ptr::from_mut(w).cast())
             .chain(maps.iter_mut().map(|m| std::ptr::from_mut(m).cast()))
             .collect();
-        let mut attributes = attributes(point, cluster);
+        let mut attributes = attributes(early, cluster);
         let config = sys::CUlaunchConfig {
             gridDimX: grid[0],
             gridDimY: grid[1],
@@ -154,14 +157,14 @@ impl Bound {
     }
 }
 
-fn attributes(point: &Point, cluster: [u32; 3]) -> Vec<CUlaunchAttribute> {
+fn attributes(early: bool, cluster: [u32; 3]) -> Vec<CUlaunchAttribute> {
     let attribute = |id, value| CUlaunchAttribute {
         id,
         pad: [0; 4],
         value,
     };
     let mut attributes = Vec::new();
-    if point.pdl {
+    if early {
         let value = CUlaunchAttributeValue {
             programmaticStreamSerializationAllowed: 1,
         };

@@ -11,7 +11,7 @@ mod schedule;
 use std::time::Duration;
 
 use metrale_circuit::{Instance, Plan};
-use metrale_core::{Elem, SampleRow, StepBlock, StepFull, StepLayout, StepLimits};
+use metrale_core::{ArenaKind, Elem, SampleRow, StepBlock, StepFull, StepLayout, StepLimits};
 use metrale_gpu_runtime::{DeviceFault, Progress};
 
 pub use reference::{Reference, ReferenceError};
@@ -106,13 +106,33 @@ pub fn estimated_bound(instance: &Instance, reference: &Reference) -> f32 {
     8.0 * (steps as f32).sqrt() * f32::EPSILON / 2.0 * largest
 }
 
-/// What the rounding of a plan's activations is in roundings of f32, which are what the difference that a reference records
-/// consists of: 1, or 512 where weights are quantized (format a16 is off by half of 1/16383 of a block's largest value,
-/// 2^-15; f32 by 2^-24).
+/// The bound of a plan, from that of f32 arithmetic (`exact`, which consists of roundings of 2^-24).
+///
+/// Where weights are quantized it is 512 times that: format a16 is off by half of 1/16383 of a block's largest value, 2^-15.
+/// Where activations or the KV pool have 16 bits, their roundings (2^-9 for bf16, 2^-12 for f16) stand for all others: 8
+/// times the error of a random walk of eight of them a layer (inputs of four products, q, k, v and the weights of
+/// attention) and two behind, relative to the logits' root mean square.
 #[must_use]
-pub fn coarseness(plan: &Plan) -> f32 {
-    let quantized = plan.memory.spans.iter().any(|s| s.elem == Elem::A16);
-    if quantized { 512.0 } else { 1.0 }
+pub fn bound_of(plan: &Plan, reference: &Reference, exact: f32) -> f32 {
+    let computed = [ArenaKind::Activations, ArenaKind::Kv];
+    let holds = |elem| {
+        let mut spans = plan.memory.spans.iter();
+        spans.any(|s| computed.contains(&s.arena) && s.elem == elem)
+    };
+    let unit = match (holds(Elem::BF16), holds(Elem::F16)) {
+        (true, _) => 1.0 / 512.0,
+        (false, true) => 1.0 / 4096.0,
+        (false, false) => 0.0,
+    };
+    let squares = reference
+        .logits
+        .iter()
+        .map(|v| f64::from(*v) * f64::from(*v));
+    let mean = squares.sum::<f64>() / reference.logits.len().max(1) as f64;
+    let steps = (8 * plan.kv_spans.len() + 2) as f32;
+    let walk = 8.0 * steps.sqrt() * unit * mean.sqrt() as f32;
+    let integer = if holds(Elem::A16) { 512.0 } else { 1.0 };
+    (exact * integer).max(walk)
 }
 
 /// KV blocks that a verification with these limits needs.

@@ -29,7 +29,9 @@ impl<S: Clone> Planner<S> {
         effects: &mut Vec<Effect>,
     ) -> Option<&StepPlan<S>> {
         assert!(self.in_flight && !self.ahead, "one step is in flight");
-        if std::mem::take(&mut self.between) || lookahead == Lookahead::None {
+        // What was spilled comes back between steps.
+        let spilled = self.waiting.front().is_some_and(|s| s.spilled.is_some());
+        if lookahead == Lookahead::None || spilled {
             return None;
         }
         std::mem::swap(&mut self.plan, &mut self.next);

@@ -35,7 +35,6 @@ impl<S: Clone> Planner<S> {
             in_flight: false,
             next: StepPlan::default(),
             ahead: false,
-            between: false,
             mode: Lookahead::None,
             left: Budget::default(),
             moved: Vec::new(),

@@ -131,7 +131,6 @@ pub(super) fn choose(options: &LoadOptions, prepared: &Prepared) -> Result<Sizes
         max_seq_len,
         max_history: PlannerLimits::default().max_history.max(max_seq_len),
         queue_len: options.queue_len,
-        policy: options.policy,
         ..PlannerLimits::default()
     };
     planner.validate()?;
@@ -148,7 +147,7 @@ pub(super) fn choose(options: &LoadOptions, prepared: &Prepared) -> Result<Sizes
 }
 
 /// The checkpoint's own float type; f16 for a GGUF, whose weights have none.
-fn kv_of(prepared: &Prepared) -> Elem {
+pub(crate) fn kv_of(prepared: &Prepared) -> Elem {
     let config = &prepared.checkpoint.config;
     match (config.source, config.dtype) {
         (ConfigSource::Hf, Some(dtype @ (Elem::F32 | Elem::F16 | Elem::BF16))) => dtype,
@@ -245,16 +244,6 @@ pub(super) fn settings(
             "queue-len",
             json!(limits.queue_len),
             flag(limits.queue_len != defaults.queue_len, "default"),
-        ),
-        setting(
-            "policy",
-            json!(limits.policy.name()),
-            flag(limits.policy != defaults.policy, "default"),
-        ),
-        setting(
-            "kv-host-gb",
-            json!(options.kv_host_bytes as f64 / 1e9),
-            flag(options.kv_host_bytes > 0, "default"),
         ),
     ]
 }

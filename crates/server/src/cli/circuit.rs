@@ -2,7 +2,7 @@
 //! `met circuit`: how a checkpoint is understood and planned, as text.
 
 use metrale_circuit::{CircuitLibrary, Plan, Workload};
-use metrale_core::{Elem, KV_BLOCK, StepLimits};
+use metrale_core::{KV_BLOCK, StepLimits};
 use metrale_model_engine::{PlanOptions, Prepared};
 use metrale_model_weights::Checkpoint;
 use metrale_scheduler::PlannerLimits;
@@ -12,7 +12,7 @@ use super::machine::Machine;
 use super::model::Model;
 use super::options::kv;
 use super::parser::Values;
-use crate::assembly::library;
+use crate::assembly::{kv_of, library};
 
 pub(super) fn show(values: &Values<'_>, machine: &Machine) -> Result<(), Failure> {
     let prepared = prepared(values, machine, &library().or_exit(Exit::Failed)?)?;
@@ -61,36 +61,56 @@ pub(super) fn prepared(
 fn planned(values: &Values<'_>, machine: &Machine) -> Result<Plan, Failure> {
     let library = library().or_exit(Exit::Failed)?;
     let prepared = prepared(values, machine, &library)?;
-    let class = values.text("hardware").unwrap_or("cpu").to_owned();
-    if !library.classes().any(|c| c == class) {
-        let known: Vec<&str> = library.classes().collect();
-        return Err(Failure::text(
-            Exit::Usage,
-            format!(
-                "no hardware class `{class}`; known are {}",
-                known.join(", ")
-            ),
-        ));
-    }
-    let device = match values.text("device") {
-        Some(name) => Some(name.to_owned()),
-        None => library
-            .devices()
-            .iter()
-            .find(|(_, d)| d.class == class)
-            .map(|(name, _)| name.clone()),
-    };
+    let (class, device) = hardware(values, &library)?;
     let limits = limits(values, prepared.instance.context());
     let options = PlanOptions {
         class,
         device,
-        kv: kv(values).unwrap_or(Elem::F16),
+        kv: kv(values).unwrap_or_else(|| kv_of(&prepared)),
         // As many blocks as every sequence at full length takes.
         kv_blocks: u64::from(limits.slots) * u64::from(limits.blocks_per_slot),
         limits,
         fuse: !values.has("unfused"),
     };
     prepared.plan(&library, &options).or_exit(Exit::Checkpoint)
+}
+
+/// The class to plan for and the device of the roofline. `--hardware` may name a device too, or begin one's name (`h200`).
+fn hardware(
+    values: &Values<'_>,
+    library: &CircuitLibrary,
+) -> Result<(String, Option<String>), Failure> {
+    let wanted = values.text("hardware").unwrap_or("cpu");
+    let stated = values.text("device").map(str::to_owned);
+    let devices = library.devices().iter();
+    if library.classes().any(|c| c == wanted) {
+        let first = devices.into_iter().find(|(_, d)| d.class == wanted);
+        let device = stated.or_else(|| first.map(|(name, _)| name.clone()));
+        return Ok((wanted.to_owned(), device));
+    }
+    let named = |name: &str| {
+        name == wanted
+            || name
+                .strip_prefix(wanted)
+                .is_some_and(|r| r.starts_with('-'))
+    };
+    if let Some((name, device)) = devices.into_iter().find(|(name, _)| named(name)) {
+        return Ok((device.class.clone(), stated.or_else(|| Some(name.clone()))));
+    }
+    let known: Vec<&str> = library.classes().collect();
+    Err(Failure::text(
+        Exit::Usage,
+        format!(
+            "no hardware class or device `{wanted}`; known classes are {}, and devices {}",
+            known.join(", "),
+            library
+                .devices()
+                .keys()
+                .cloned()
+                .collect::<Vec<_>>()
+                .join(", ")
+        ),
+    ))
 }
 
 fn limits(values: &Values<'_>, context: u64) -> StepLimits {

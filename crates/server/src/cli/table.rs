@@ -33,7 +33,7 @@ const PLAN_FLAGS: &[Group] = &[
                 "CLASS",
                 Kind::Text,
                 "cpu",
-                "Hardware class to plan for.",
+                "Hardware class to plan for, or one of its devices (`h200`).",
             ),
             Flag::new(
                 "device",
@@ -327,8 +327,15 @@ pub const COMMANDS: &[Command] = &[
                             least: 0.0,
                             most: 1e9,
                         },
-                        "8 times the reference's own difference between f32 and f64; 512 times that for quantized weights, whose activations have fifteen bits",
+                        "8 times the reference's own difference between f32 and f64; 512 times that for quantized weights, whose activations have fifteen bits; where activations or the KV cache have 16 bits, what a random walk of their roundings gives",
                         "Largest difference of a logit.",
+                    ),
+                    Flag::new(
+                        "kv-cache-dtype",
+                        "TYPE",
+                        Kind::Choice(&["f16", "bf16", "f32"]),
+                        "f32",
+                        "Element type of the KV cache. The kernels of a GPU may have one for bf16 alone.",
                     ),
                     Flag::new(
                         "threads",

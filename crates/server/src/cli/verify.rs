@@ -57,7 +57,7 @@ fn run(
     let options = PlanOptions {
         class: backend.device().class.clone(),
         device: None,
-        kv: Elem::F32,
+        kv: options::kv(values).unwrap_or(Elem::F32),
         kv_blocks: verify::kv_blocks(&limits),
         limits,
         fuse: true,
@@ -84,13 +84,14 @@ fn derived(prepared: &Prepared, plan: &Plan, reference: &Reference, machine: &Ma
             machine.console.note(what);
             verify::estimated_bound(&prepared.instance, reference)
         });
-    let coarseness = verify::coarseness(plan);
-    if coarseness > 1.0 {
+    let bound = verify::bound_of(plan, reference, exact);
+    if bound > exact {
         machine.console.note(&format!(
-            "activations before quantized weights have fifteen bits: the bound is {coarseness} times that of f32"
+            "activations or the KV cache are rounded more coarsely than f32: the bound is {:.0} times that of f32",
+            bound / exact
         ));
     }
-    exact * coarseness
+    bound
 }
 
 fn text(report: &Report) -> String {

@@ -30,7 +30,6 @@ mod shape;
 mod slot;
 mod stalled;
 mod stream;
-mod tenant;
 mod tokenize;
 
 pub use app::{Ambient, App, HttpConfig, SystemAmbient};

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// What the tensor-core attention kernels share: the spec's arithmetic, and the copies that bring K and V.
+//
+// Spec cut256_step128_bf16. q rounded to bf16, ties to even; k and v as stored (bf16). Keys 0..=position are cut at absolute
+// multiples of 256; a cut starts fresh (m = -inf, l = 0, o = 0) and takes ascending steps of 128 keys. In a step:
+//   s = q . k, one ascending k16 tensor-core chain in f32 from 0; keys past the position have s = -inf;
+//   m' = max(m, s); t = scale * 1.44269504 in f32; p = ex2(fma(s, t, -(m' * t))), c = ex2((m - m') * t), ex2 = the class's
+//   ex2.approx.ftz.f32; a row that has seen no key yet (m' = -inf) has p = 0, c = 1;
+//   l by 4 lanes: key j of the step belongs to lane (j mod 8) / 2; a lane adds its 8 keys of each run of 32 keys, ascending,
+//   to a sum; the 4 runs fold (r0 + r1) + (r2 + r3); l = fma(l, c, fold);
+//   o = o * c, then the ascending k16 chain of bf16(p) . v in f32 goes on from it (the first step of a cut starts at 0).
+// At its end a cut's l is (l0 + l1) + (l2 + l3). Cuts merge ascending from M = -inf, L = 0, O = 0: M' = max(M, m),
+// a = ex2((M - M') * t), b = ex2((m - M') * t), each 1 where the difference is of equals; L = fma(l, b, L * a),
+// O = fma(o, b, O * a). The result is O * (1 / L), rounded to bf16.
+// Keys past the position are never loaded unless they stand in the block of one that is; their values never count. A step
+// or a cut without a key of the row is an exact identity, so any tile of rows gives the bits of a row alone.
+// After Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867, and Dao, "FlashAttention-2",
+// arXiv 2307.08691.
+#pragma once
+
+#include "kv_layout.cuh"
+#include "numeric.cuh"
+#include "pdl.cuh"
+
+constexpr u32 CUT_KEYS = 256;
+constexpr u32 STEP_KEYS = 128;
+constexpr u32 STEP_BLOCKS = STEP_KEYS / KV_BLOCK;
+constexpr float LOG2_E_F32 = 1.44269504f;
+
+// Shared memory of a step of K or V: panels of 64 dims, each [128 keys, 128 bytes], chunks swizzled as in the pool.
+constexpr u32 PANEL_STEP_BYTES = STEP_KEYS * PANEL_DIMS * 2;
+template <u32 DIM>
+constexpr u32 STEP_BYTES = DIM / PANEL_DIMS * PANEL_STEP_BYTES;
+
+__device__ inline float minus_infinity() { return __int_as_float(0xff800000); }
+
+__device__ inline float ex2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// ex2((m - larger) * t) with larger >= m; 1 for equals, also where both are -inf.
+__device__ inline float rescale(float m, float larger, float t) { return m == larger ? 1.0f : ex2((m - larger) * t); }
+
+// m' * t, or 0 where no key was seen: p is then ex2(-inf) = 0.
+__device__ inline float offset_of(float m, float t) { return m == minus_infinity() ? 0.0f : m * t; }
+
+__device__ inline u32 pack_bf16(float low, float high) {
+    __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+    return *(u32*)&both;
+}
+
+__device__ inline u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+__device__ inline void barrier_init(u32 barrier, u32 arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+__device__ inline void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ inline void barrier_expect(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+__device__ inline void barrier_arrive(u32 barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ inline void barrier_wait(u32 barrier, u32 parity) {
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra finished;\n"
+                 "bra again;\n"
+                 "finished:\n"
+                 "}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+
+// Ordinary stores to shared memory before it are seen by the copy engine and the tensor cores after it.
+__device__ inline void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+__device__ inline void bulk_load(u32 to, const void* from, u32 bytes, u32 barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
+// One warp brings the blocks of a step into `to`: lane i takes panel i % PANELS of block i / PANELS. `block` is the lane's
+// block of the pool, `blocks` how many the step has.
+template <u32 DIM>
+__device__ inline void load_step(u32 to, const bf16* pool, u32 kv_heads, u32 head, u32 block, u32 blocks, u32 barrier) {
+    constexpr u32 PANELS = DIM / PANEL_DIMS;
+    static_assert(STEP_BLOCKS * PANELS <= 32, "a lane a panel");
+    u32 lane = threadIdx.x % 32, index = lane / PANELS, panel = lane % PANELS;
+    if (lane == 0) barrier_expect(barrier, blocks * PANELS * PANEL_BYTES);
+    __syncwarp();
+    if (index < blocks) {
+        const unsigned char* from =
+            (const unsigned char*)pool + (((u64)block * kv_heads + head) * PANELS + panel) * PANEL_BYTES;
+        bulk_load(to + panel * PANEL_STEP_BYTES + index * PANEL_BYTES, from, PANEL_BYTES, barrier);
+    }
+}

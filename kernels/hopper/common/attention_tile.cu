@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// attention_bf16 for steps of many rows: tiles of 128 (row, head) pairs, products by wgmma. Spec cut256_step128_bf16
+// (attention.cuh), the bits of attention_split.cu.
+//
+// A tile is the query heads of one KV head for up to 128 / group consecutive rows of a work item of the step block. Two
+// warpgroups take 64 pairs each; one warp brings K and V by bulk copies, two steps ahead. A tile walks all its cuts and merges
+// them in registers. The last tile of an item comes first: it has the most keys.
+//
+// block 384; grid [kv_heads, rows / (128 / group) + slots] (integer quotients; group = heads / kv_heads <= 128), or less where
+// fewer tiles can arise; dynamic shared memory 5 * 128 * head_dim * 2 + 1024 bytes; no scratch; rows as the grid says. Buffers
+// aligned to 16 bytes, pools to 128. pdl = true.
+#include "attention.cuh"
+#include "wgmma_attention.cuh"
+
+constexpr u32 PAIRS = 128; // of a tile
+constexpr u32 PART = 64;   // of a warpgroup
+constexpr u32 STAGES = 2;
+constexpr u32 THREADS = 384;
+
+struct Shared {
+    u64 full_k[STAGES], empty_k[STAGES], full_v[STAGES], empty_v[STAGES];
+    u32 slot, row, rows, position; // of the tile; rows 0 where there is none
+};
+
+// Tile `index` of the step: warp 0 looks for it in the work list.
+__device__ inline void find_tile(Step step, u32 index, u32 per_tile, Shared& s) {
+    u32 lane = threadIdx.x % 32, items = step.w[2], before = 0;
+    const uint4* work = (const uint4*)(step.w + step.w[11]); // slot, first row, rows, first position
+    if (lane == 0) s.rows = 0;
+    __syncwarp();
+    for (u32 begin = 0; begin < items; begin += 32) {
+        uint4 item = begin + lane < items ? work[begin + lane] : make_uint4(0, 0, 0, 0);
+        u32 tiles = (item.z + per_tile - 1) / per_tile, sum = tiles;
+#pragma unroll
+        for (u32 offset = 1; offset < 32; offset *= 2) {
+            u32 other = __shfl_up_sync(0xffffffffu, sum, offset);
+            if (lane >= offset) sum += other;
+        }
+        u32 first = before + sum - tiles;
+        if (index >= first && index < before + sum) {
+            u32 offset = (tiles - 1 - (index - first)) * per_tile;
+            s.slot = item.x;
+            s.row = item.y + offset;
+            s.rows = min(per_tile, item.z - offset);
+            s.position = item.w + offset;
+        }
+        before += __shfl_sync(0xffffffffu, sum, 31);
+        if (index < before) break;
+    }
+}
+
+template <u32 REGISTERS>
+__device__ inline void take_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+template <u32 REGISTERS>
+__device__ inline void leave_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+template <u32 DIM>
+__device__ inline void produce(const Shared& tile, u32 base, u32 barriers, const bf16* k, const bf16* v, const u32* table,
+                               u32 kv_heads, u32 kv_head) {
+    u32 live = tile.position + tile.rows, lane = threadIdx.x % 32;
+    u32 full_k = barriers, empty_k = full_k + 8 * STAGES, full_v = empty_k + 8 * STAGES, empty_v = full_v + 8 * STAGES;
+    u32 steps = (live + STEP_KEYS - 1) / STEP_KEYS;
+    for (u32 i = 0; i < steps; ++i) {
+        u32 blocks = min(STEP_BLOCKS, (live - i * STEP_KEYS + KV_BLOCK - 1) / KV_BLOCK), at = i % STAGES;
+        u32 index = lane / (DIM / PANEL_DIMS), parity = (i / STAGES & 1) ^ 1; // an unused stage counts as empty
+        u32 block = index < blocks ? table[i * STEP_BLOCKS + index] : 0;
+        barrier_wait(empty_k + 8 * at, parity);
+        load_step<DIM>(base + at * 2 * STEP_BYTES<DIM>, k, kv_heads, kv_head, block, blocks, full_k + 8 * at);
+        barrier_wait(empty_v + 8 * at, parity);
+        load_step<DIM>(base + (2 * at + 1) * STEP_BYTES<DIM>, v, kv_heads, kv_head, block, blocks, full_v + 8 * at);
+    }
+}
+
+template <u32 DIM>
+__device__ inline void consume(const Shared& tile, unsigned char* memory, u32 q_offset, u32 barriers, const float* qkv,
+                               bf16* a, u32 heads, u32 kv_heads, u32 kv_head, float t) {
+    constexpr u32 PANELS = DIM / PANEL_DIMS, OUT = DIM / 2;
+    u32 part = threadIdx.x / 128, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32, quad = lane % 4;
+    u32 full_k = barriers, empty_k = full_k + 8 * STAGES, full_v = empty_k + 8 * STAGES, empty_v = full_v + 8 * STAGES;
+    u32 group = heads / kv_heads, pairs = tile.rows * group, first_head = kv_head * group;
+    u32 live = tile.position + tile.rows, steps = (live + STEP_KEYS - 1) / STEP_KEYS;
+    u32 my_pairs = min(PART, pairs - part * PART); // at least 1
+    // Positions of the part's first and last pair: steps past the last are no business of it.
+    u32 first_position = tile.position + part * PART / group;
+    u32 last_position = tile.position + (part * PART + my_pairs - 1) / group;
+
+    // The queries, bf16, [panel, 64 pairs, 64 dims] with swizzled chunks.
+    u32 q_part = q_offset + part * PANELS * PART * 128;
+#pragma unroll 4
+    for (u32 i = thread; i < PART * (DIM / 8); i += 128) {
+        u32 p = i / (DIM / 8), chunk = i % (DIM / 8), pair = part * PART + p;
+        uint4 packed = make_uint4(0, 0, 0, 0);
+        if (p < my_pairs) {
+            const float* from =
+                qkv + ((u64)(tile.row + pair / group) * (heads + 2 * kv_heads) + first_head + pair % group) * DIM + chunk * 8;
+            float4 x = *(const float4*)from, y = *(const float4*)(from + 4);
+            packed = make_uint4(pack_bf16(x.x, x.y), pack_bf16(x.z, x.w), pack_bf16(y.x, y.y), pack_bf16(y.z, y.w));
+        }
+        *(uint4*)(memory + q_part + chunk / 8 * (PART * 128) + p * 128 + (chunk % 8 ^ p % 8) * 16) = packed;
+    }
+    async_fence();
+    asm volatile("bar.sync %0, 128;" ::"r"(part + 1) : "memory");
+
+    u32 position[2];
+#pragma unroll
+    for (u32 h = 0; h < 2; ++h) {
+        u32 p = min(16 * warp + lane / 4 + 8 * h, my_pairs - 1);
+        position[h] = tile.position + (part * PART + p) / group;
+    }
+    u32 base = shared_address(memory);
+    u64 q_matrix = matrix_at(base + q_part, 16, 1024);
+    float cut_m[2] = {minus_infinity(), minus_infinity()}, cut_l[2] = {0.0f, 0.0f}, cut_o[OUT];
+    float total_m[2] = {minus_infinity(), minus_infinity()}, total_l[2] = {0.0f, 0.0f}, total_o[OUT];
+#pragma unroll
+    for (u32 i = 0; i < OUT; ++i) total_o[i] = 0.0f;
+
+    for (u32 i = 0; i < steps; ++i) {
+        u32 at = i % STAGES, parity = i / STAGES & 1, step_first = i * STEP_KEYS;
+        u32 k_at = base + at * 2 * STEP_BYTES<DIM>, v_at = k_at + STEP_BYTES<DIM>;
+        if (step_first > last_position) {
+            // The other part's keys alone.
+            barrier_wait(full_k + 8 * at, parity);
+            if (lane == 0) barrier_arrive(empty_k + 8 * at);
+            barrier_wait(full_v + 8 * at, parity);
+            if (lane == 0) barrier_arrive(empty_v + 8 * at);
+            continue;
+        }
+        float score[64];
+        barrier_wait(full_k + 8 * at, parity);
+        u64 k_matrix = matrix_at(k_at, 16, 1024);
+        wgmma_begin();
+#pragma unroll
+        for (u32 c = 0; c < DIM / 16; ++c) {
+            u64 q_off = (c / 4 * (PART * 128) + c % 4 * 32) / 16, k_off = (c / 4 * PANEL_STEP_BYTES + c % 4 * 32) / 16;
+            wgmma_scores(score, q_matrix + q_off, k_matrix + k_off, c);
+        }
+        wgmma_commit();
+        wgmma_wait<0>();
+        hold(score);
+        if (lane == 0) barrier_arrive(empty_k + 8 * at);
+
+        if (step_first + STEP_KEYS - 1 > first_position) {
+#pragma unroll
+            for (u32 e = 0; e < 64; ++e) {
+                u32 key = step_first + e / 4 * 8 + 2 * quad + e % 2;
+                if (key > position[e / 2 % 2]) score[e] = minus_infinity();
+            }
+        }
+        bool fresh = step_first % CUT_KEYS == 0;
+        if (fresh) {
+            cut_m[0] = cut_m[1] = minus_infinity();
+            cut_l[0] = cut_l[1] = 0.0f;
+        }
+        u32 weights[8][4];
+#pragma unroll
+        for (u32 h = 0; h < 2; ++h) {
+            float m = cut_m[h];
+            float other = minus_infinity();
+#pragma unroll
+            for (u32 n = 0; n < 16; ++n) {
+                m = fmaxf(m, score[4 * n + 2 * h]);
+                other = fmaxf(other, score[4 * n + 2 * h + 1]);
+            }
+            m = fmaxf(m, other);
+            m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
+            m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
+            float c = rescale(cut_m[h], m, t), offset = offset_of(m, t), runs[4];
+            cut_m[h] = m;
+#pragma unroll
+            for (u32 n = 0; n < 16; ++n) {
+                float low = ex2(fmaf(score[4 * n + 2 * h], t, -offset));
+                float high = ex2(fmaf(score[4 * n + 2 * h + 1], t, -offset));
+                runs[n / 4] = n % 4 == 0 ? low : runs[n / 4] + low;
+                runs[n / 4] = runs[n / 4] + high;
+                weights[n / 2][n % 2 * 2 + h] = pack_bf16(low, high);
+            }
+            float fold = (runs[0] + runs[1]) + (runs[2] + runs[3]);
+            cut_l[h] = fmaf(cut_l[h], c, fold);
+            if (!fresh) {
+#pragma unroll
+                for (u32 n = 0; n < OUT / 4; ++n) {
+                    cut_o[4 * n + 2 * h] *= c;
+                    cut_o[4 * n + 2 * h + 1] *= c;
+                }
+            }
+        }
+        barrier_wait(full_v + 8 * at, parity);
+        u32 keys = min(STEP_KEYS, live - step_first);
+        if (keys < STEP_KEYS) {
+            // Values past the tile's last row may be anything, and 0 x NaN would be NaN.
+            for (u32 j = thread; j < (STEP_KEYS - keys) * (DIM / 8); j += 128) {
+                u32 key = keys + j / (DIM / 8), chunk = j % (DIM / 8);
+                *(uint4*)(memory + (v_at - base) + chunk / 8 * PANEL_STEP_BYTES + key * 128 + chunk % 8 * 16) =
+                    make_uint4(0, 0, 0, 0);
+            }
+            async_fence();
+            asm volatile("bar.sync %0, 128;" ::"r"(part + 1) : "memory");
+        }
+        u64 v_matrix = matrix_at(v_at, PANEL_STEP_BYTES, 1024);
+        hold(cut_o);
+        wgmma_begin();
+#pragma unroll
+        for (u32 c = 0; c < STEP_KEYS / 16; ++c) {
+            wgmma_values(cut_o, weights[c], v_matrix + c * (KV_BLOCK * 128 / 16), c == 0 ? !fresh : 1);
+        }
+        wgmma_commit();
+        wgmma_wait<0>();
+        hold(cut_o);
+        if (lane == 0) barrier_arrive(empty_v + 8 * at);
+        if (!fresh || step_first + STEP_KEYS > last_position) {
+            // The cut ends.
+#pragma unroll
+            for (u32 h = 0; h < 2; ++h) {
+                float l = cut_l[h];
+                l += __shfl_xor_sync(0xffffffffu, l, 1);
+                l += __shfl_xor_sync(0xffffffffu, l, 2);
+                float larger = fmaxf(total_m[h], cut_m[h]);
+                float x = rescale(total_m[h], larger, t), y = rescale(cut_m[h], larger, t);
+                total_l[h] = fmaf(l, y, total_l[h] * x);
+                total_m[h] = larger;
+#pragma unroll
+                for (u32 n = 0; n < OUT / 4; ++n) {
+                    total_o[4 * n + 2 * h] = fmaf(cut_o[4 * n + 2 * h], y, total_o[4 * n + 2 * h] * x);
+                    total_o[4 * n + 2 * h + 1] = fmaf(cut_o[4 * n + 2 * h + 1], y, total_o[4 * n + 2 * h + 1] * x);
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (u32 h = 0; h < 2; ++h) {
+        u32 p = 16 * warp + lane / 4 + 8 * h, pair = part * PART + p;
+        if (p >= my_pairs) continue;
+        float inverse = 1.0f / total_l[h];
+        bf16* to = a + ((u64)(tile.row + pair / group) * heads + first_head + pair % group) * DIM + 2 * quad;
+#pragma unroll
+        for (u32 n = 0; n < OUT / 4; ++n) {
+            *(u32*)(to + 8 * n) = pack_bf16(total_o[4 * n + 2 * h] * inverse, total_o[4 * n + 2 * h + 1] * inverse);
+        }
+    }
+}
+
+template <u32 DIM>
+__device__ inline void attention(const float* qkv, const bf16* k, const bf16* v, const u32* tables, bf16* a, u32 heads,
+                                 u32 kv_heads, u32 blocks_per_slot, float scale, Step step) {
+    extern __shared__ unsigned char raw[];
+    __shared__ Shared s;
+    pdl_launch();
+    u32 group = heads / kv_heads, per_tile = PAIRS / group, kv_head = blockIdx.x;
+    unsigned char* memory = raw + (1024 - shared_address(raw) % 1024) % 1024;
+    u32 barriers = shared_address(s.full_k);
+    if (threadIdx.x < 32) find_tile(step, blockIdx.y, per_tile, s);
+    __syncthreads();
+    u32 rows = s.rows, live = s.position + rows;
+    bool good = rows > 0 && live <= blocks_per_slot * KV_BLOCK;
+    u32 parts = rows * group > PART ? 2 : 1;
+    if (good && threadIdx.x == 0) {
+        for (u32 i = 0; i < STAGES; ++i) {
+            barrier_init(barriers + 8 * i, 1);
+            barrier_init(barriers + 8 * (STAGES + i), 4 * parts);
+            barrier_init(barriers + 8 * (2 * STAGES + i), 1);
+            barrier_init(barriers + 8 * (3 * STAGES + i), 4 * parts);
+        }
+        barrier_init_fence();
+    }
+    __syncthreads();
+    pdl_wait();
+    if (!good) {
+        if (rows > 0 && threadIdx.x == 0) report(step, FAULT_POSITION, s.slot, live - 1, blocks_per_slot);
+        return;
+    }
+    u32 base = shared_address(memory);
+    if (threadIdx.x >= 256) {
+        leave_registers<24>();
+        if (threadIdx.x < 288) {
+            produce<DIM>(s, base, barriers, k, v, tables + (u64)s.slot * blocks_per_slot, kv_heads, kv_head);
+        }
+    } else {
+        take_registers<240>();
+        if (threadIdx.x / 128 < parts) {
+            consume<DIM>(s, memory, 2 * STAGES * STEP_BYTES<DIM>, barriers, qkv, a, heads, kv_heads, kv_head,
+                         scale * LOG2_E_F32);
+        }
+    }
+}
+
+#define ATTENTION(NAME, DIM)                                                                                        \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                        \
+        NAME(const float* qkv, const bf16* k, const bf16* v, const u32* tables, bf16* a, u32 heads, u32 kv_heads,   \
+             u32 head_dim, u32 blocks_per_slot, float scale, const u32* s) {                                        \
+        attention<DIM>(qkv, k, v, tables, a, heads, kv_heads, blocks_per_slot, scale, Step{s});                     \
+    }
+
+ATTENTION(attention_tile_64, 64)
+ATTENTION(attention_tile_128, 128)
