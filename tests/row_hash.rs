@@ -28,6 +28,14 @@ const FIXTURES: &[&str] = &[
     "qwen3-tied",
     "llama-gguf-q8_0",
     "qwen3-gguf-q4_0",
+    "mistral",
+    "granite",
+    "gemma2",
+    "gemma3",
+    "qwen3-moe",
+    "mixtral",
+    "gpt-oss",
+    "deepseek-v3",
 ];
 const PROMPT: u32 = 45;
 const ANSWER: u32 = 24;

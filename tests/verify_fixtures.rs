@@ -30,6 +30,16 @@ const EXACT: &[&str] = &[
     "llama-tied-gguf",
     "llama3-rope-gguf",
     "qwen3-gguf",
+    "qwen2",
+    "mistral",
+    "phi3",
+    "granite",
+    "gemma2",
+    "gemma3",
+    "qwen3-moe",
+    "mixtral",
+    "gpt-oss",
+    "deepseek-v3",
 ];
 
 fn run(

@@ -25,6 +25,7 @@ pub fn run(data: &[u8]) {
         vocab_size: VOCAB,
         defaults: &defaults,
         fresh_seed: 1,
+        by_priority: true,
     };
     let body = match json::parse(data, limits.json_depth, limits.json_values) {
         Ok(body) => body,

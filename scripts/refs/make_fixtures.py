@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Make every directory of tests/fixtures/tiny and tests/goldens/tiny_tokenizer.json.
 
-  python make_fixtures.py REPO_ROOT
+  python make_fixtures.py REPO_ROOT [NAME ...]     all of them, or those of FAMILIES by name
 
 The safetensors checkpoints come from make_tiny_refs.py (random weights, seed 0, prompt of 48 tokens, 16 greedy ones).
 From them are derived: a sharded copy, GGUF copies (f32, and Q8_0 with its own reference), configs in the form that
@@ -29,6 +29,16 @@ CHECKPOINTS = {
     "llama-mha": ("llama", {"num_key_value_heads": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}),
     "qwen3": ("qwen3", {}),
     "qwen3-tied": ("qwen3", {"tie_word_embeddings": True, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 128}),
+}
+
+# One of each family beyond these two: directory -> (recipe, changes). Small enough for a repository: experts of width 32.
+YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=8.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0,
+            mscale=1.0, mscale_all_dim=0.5)
+FAMILIES = {
+    "qwen2": ("qwen2", {}), "mistral": ("mistral", {}), "phi3": ("phi3", {}), "granite": ("granite", {"attention_multiplier": 0.2}),
+    "gemma2": ("gemma2", {}), "gemma3": ("gemma3_text", {}),
+    "qwen3-moe": ("qwen3_moe", {"norm_topk_prob": True}), "mixtral": ("mixtral", {"intermediate_size": 32}),
+    "gpt-oss": ("gpt_oss", {"intermediate_size": 32}), "deepseek-v3": ("deepseek_v3", {"rope_parameters": YARN}),
 }
 
 
@@ -75,8 +85,32 @@ def gguf_copy(src, dst, tok, quant=None):
     shutil.rmtree(tmp)
 
 
-def main(root):
-    base = f"{root}/tests/fixtures/tiny"; shutil.rmtree(base, ignore_errors=True)
+def of_family(base, name):
+    recipe, sets = FAMILIES[name]
+    d = f"{base}/{name}"; shutil.rmtree(d, ignore_errors=True)
+    meta = tiny.make(recipe, d, 0, sets, False, TOKENS, GEN)
+    bad = [k for k in ("f64_failed", "f64_leaks", "generate_failed", "greedy_masked", "missing_keys", "unexpected_keys") if k in meta]
+    print(json.dumps(meta), flush=True)
+    assert not bad, (name, bad)
+    if os.path.exists(f"{d}/chat_template.jinja"): os.remove(f"{d}/chat_template.jinja")
+
+
+def tidy(base, d):
+    for f in ("tokenizer.json", "tokenizer_config.json"):
+        if "gguf" not in d and d != "tokenizer": shutil.copyfile(f"{base}/tokenizer/{f}", f"{base}/{d}/{f}")
+    m = f"{base}/{d}/meta.json"
+    if os.path.exists(m):  # so that a second run gives the same bytes
+        facts = json.load(open(m)); facts.pop("seconds", None)
+        with open(m, "w") as h: json.dump(facts, h, indent=1); h.write("\n")
+    for f in os.listdir(f"{base}/{d}"): os.chmod(f"{base}/{d}/{f}", 0o644)
+
+
+def main(root, only):
+    base = f"{root}/tests/fixtures/tiny"
+    if only:
+        for name in only: of_family(base, name); tidy(base, name)
+        return
+    shutil.rmtree(base, ignore_errors=True)
     tok = make_tokenizer(f"{base}/tokenizer")
     for name, (family, sets) in CHECKPOINTS.items():
         d = f"{base}/{name}"
@@ -89,16 +123,10 @@ def main(root):
     for name in ("llama", "qwen3", "llama3-rope", "llama-tied"): gguf_copy(f"{base}/{name}", f"{base}/{name}-gguf", tok)
     gguf_copy(f"{base}/llama", f"{base}/llama-gguf-q8_0", tok, "Q8_0")
     gguf_copy(f"{base}/qwen3", f"{base}/qwen3-gguf-q4_0", tok, "Q4_0")
-    for d in sorted(os.listdir(base)):
-        for f in ("tokenizer.json", "tokenizer_config.json"):
-            if "gguf" not in d and d != "tokenizer": shutil.copyfile(f"{base}/tokenizer/{f}", f"{base}/{d}/{f}")
-        m = f"{base}/{d}/meta.json"
-        if os.path.exists(m):  # so that a second run gives the same bytes
-            facts = json.load(open(m)); facts.pop("seconds")
-            with open(m, "w") as h: json.dump(facts, h, indent=1); h.write("\n")
-        for f in os.listdir(f"{base}/{d}"): os.chmod(f"{base}/{d}/{f}", 0o644)
+    for name in FAMILIES: of_family(base, name)
+    for d in sorted(os.listdir(base)): tidy(base, d)
     os.makedirs(f"{root}/tests/goldens", exist_ok=True)
     goldens(f"{base}/tokenizer", f"{root}/tests/goldens/tiny_tokenizer.json")
 
 
-if __name__ == "__main__": main(sys.argv[1])
+if __name__ == "__main__": main(sys.argv[1], sys.argv[2:])

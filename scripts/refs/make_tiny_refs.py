@@ -202,13 +202,17 @@ class F64(TorchFunctionMode):
         return out
 
 
+# Grouped matrix products exist for f32 and narrower only; one expert after another is the same mathematics.
+EAGER_EXPERTS = dict(experts_implementation="eager")
+
+
 def logits_f64(model, cfg, Auto, fw):
     """The logits of `model` (f32) evaluated in f64: the same weights, rotary frequencies made in f64 too."""
     state = model.state_dict()
     old = torch.get_default_dtype(); torch.set_default_dtype(torch.float64)
     try:
         with F64() as mode:
-            wide = Auto.from_config(cfg, dtype=torch.float64, attn_implementation="eager").eval()
+            wide = Auto.from_config(cfg, dtype=torch.float64, attn_implementation="eager", **EAGER_EXPERTS).eval()
             missing = wide.load_state_dict({k: v.double() for k, v in state.items()}, strict=True)
             wide.double()
             mode.leaks.clear()

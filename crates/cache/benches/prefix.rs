@@ -33,6 +33,7 @@ fn ask(tokens: &[u32]) -> Admission<'_> {
         tokens,
         reuse: true,
         spare: 0,
+        restore: false,
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::BLOCK;
 use crate::pool::{NONE, Pool};
+use crate::sink::{Above, BlockName, BlockSink};
 use crate::state::States;
 use crate::tree::Tree;
 use crate::types::{
@@ -17,8 +18,17 @@ pub struct KvCache {
     pub(crate) sequences: Vec<Sequence>,
     pub(crate) windows: Vec<Window>,
     pub(crate) states: Option<States>,
+    pub(crate) sink: Option<Sink>,
     partial: bool,
     evicted: u64,
+    restored: u64,
+}
+
+/// The sink, and the numbers of the blocks that are nodes.
+pub(crate) struct Sink {
+    to: Box<dyn BlockSink>,
+    numbers: Vec<u64>,
+    next: u64,
 }
 
 /// An open sequence, or a closed slot.
@@ -82,7 +92,9 @@ impl KvCache {
                 .collect(),
             states: options.states.map(|s| States::new(&s, blocks, slots)),
             partial: options.partial && windows.is_empty() && options.states.is_none(),
+            sink: None,
             evicted: 0,
+            restored: 0,
         }
     }
 
@@ -90,6 +102,27 @@ impl KvCache {
     #[must_use]
     pub fn total_blocks(&self) -> u32 {
         self.pool.len()
+    }
+
+    /// The same, with a sink for what is evicted.
+    ///
+    /// # Panics
+    /// If there are groups beside the first one: a block is then not all of a prefix.
+    #[must_use]
+    pub fn with_sink(self, sink: Box<dyn BlockSink>) -> KvCache {
+        assert!(
+            self.windows.is_empty() && self.states.is_none(),
+            "a sink keeps blocks of the first group"
+        );
+        let sink = Sink {
+            to: sink,
+            numbers: vec![0; self.pool.len() as usize],
+            next: 0,
+        };
+        KvCache {
+            sink: Some(sink),
+            ..self
+        }
     }
 
     /// Sequences that can be open at once.
@@ -121,6 +154,7 @@ impl KvCache {
             cached,
             used: self.pool.populated() - free - cached,
             evicted: self.evicted,
+            restored: self.restored,
             namespaces: self.tree.namespaces() as u32,
         }
     }
@@ -142,6 +176,7 @@ impl KvCache {
             tokens,
             reuse,
             spare,
+            restore,
         } = *admission;
         assert!(!tokens.is_empty(), "a sequence has at least one token");
         let mut sequence = std::mem::take(&mut self.sequences[slot as usize]);
@@ -185,20 +220,29 @@ impl KvCache {
             sequence.table.extend(self.take());
         }
         debug_assert_eq!(sequence.table.len(), found.whole + new);
+        sequence.namespace = namespace;
+        sequence.published = found.whole;
+        let restored = match restore && reuse {
+            true => self.restore(&mut sequence, tokens),
+            false => 0,
+        };
+        let cached = match restored {
+            0 => found.tokens(),
+            _ => (sequence.published * BLOCK) as u32,
+        };
         let copy = found
             .part
+            .filter(|_| restored == 0)
             .map(|(src, _)| BlockCopy {
                 src,
                 dst: sequence.table[found.whole],
             })
             .filter(|c| c.src != c.dst); // The source itself was evicted to make room: all is in place.
         sequence.open = true;
-        sequence.namespace = namespace;
-        sequence.attached = found.whole;
-        sequence.published = found.whole;
+        sequence.attached = found.whole + restored;
         self.sequences[slot as usize] = sequence;
         Some(Attached {
-            cached: found.tokens(),
+            cached,
             copy,
             state,
         })
@@ -307,6 +351,7 @@ impl KvCache {
                 Err(hash) => {
                     let lesser = self.tree.lesser_tail(parent, edge);
                     self.tree.insert_full(parent, own, edge, hash);
+                    self.number(&sequence, index, edge);
                     self.drop_tail(lesser);
                 }
             }
@@ -356,6 +401,9 @@ impl KvCache {
     pub fn reset(&mut self) {
         self.pool.reset();
         self.tree.reset();
+        if let Some(sink) = &mut self.sink {
+            sink.to.reset();
+        }
         for window in &mut self.windows {
             window.reset();
         }
@@ -403,6 +451,96 @@ impl KvCache {
         found
     }
 
+    /// Blocks that an admission which may restore would bring back from the sink.
+    #[must_use]
+    pub fn restorable(&self, namespace: u64, tokens: &[u32]) -> u32 {
+        let Some(sink) = &self.sink else {
+            return 0;
+        };
+        let mut above = Above::Root(namespace);
+        let found = self.find(namespace, tokens, |block| {
+            above = Above::Block(sink.numbers[block as usize]);
+        });
+        let count = sink.count(above, tokens, found.whole);
+        if count > 0 && sink.to.worth(count) {
+            count
+        } else {
+            0
+        }
+    }
+
+    /// Fills blocks of an admission from the sink, as long as it keeps the next one and that is worth it. How many.
+    fn restore(&mut self, sequence: &mut Sequence, tokens: &[u32]) -> usize {
+        let Some(sink) = &mut self.sink else {
+            return 0;
+        };
+        let first = sequence.published;
+        let mut above = sink.above(sequence, first);
+        let count = sink.count(above, tokens, first);
+        if count == 0 || !sink.to.worth(count) {
+            return 0;
+        }
+        let end = first + count as usize;
+        for index in first..end {
+            let edge = block_of(tokens, index);
+            let name = BlockName {
+                above,
+                tokens: *edge,
+            };
+            let block = sequence.table[index];
+            let Some(sink) = &mut self.sink else { break };
+            // Taking blocks for this very sequence may have pushed it out.
+            let Some(number) = sink.to.kept(&name) else {
+                break;
+            };
+            if !sink.to.restore(&name, block) {
+                break;
+            }
+            sink.numbers[block as usize] = number;
+            above = Above::Block(number);
+            let parent = self.parent_of(sequence, index);
+            // The search ended where the tree had no such child.
+            if let Err(hash) = self.tree.child_or_hash(parent, edge) {
+                self.tree.insert_full(parent, block, edge, hash);
+                sequence.published += 1;
+                self.restored += 1;
+            }
+        }
+        sequence.published - first
+    }
+
+    /// Gives the new node at `index` its number: the one under which it is kept, or a new one.
+    fn number(&mut self, sequence: &Sequence, index: usize, edge: &[u32; BLOCK]) {
+        let Some(sink) = &mut self.sink else {
+            return;
+        };
+        let name = BlockName {
+            above: sink.above(sequence, index),
+            tokens: *edge,
+        };
+        let number = sink.to.kept(&name).unwrap_or_else(|| {
+            sink.next += 1;
+            sink.next
+        });
+        sink.numbers[sequence.table[index] as usize] = number;
+    }
+
+    /// Offers a node that is about to be evicted to the sink.
+    fn keep(&mut self, block: u32) {
+        let Some(sink) = &mut self.sink else {
+            return;
+        };
+        let Ok(tokens) = <[u32; BLOCK]>::try_from(self.tree.edge(block)) else {
+            return; // A tail.
+        };
+        let above = match self.tree.parent(block) {
+            Some(parent) => Above::Block(sink.numbers[parent as usize]),
+            None => Above::Root(self.tree.namespace(block)),
+        };
+        let name = BlockName { above, tokens };
+        sink.to.evict(&name, sink.numbers[block as usize], block);
+    }
+
     /// Whether a sequence can go on behind `node`, block number `blocks` of a path: windows and state are there.
     fn resumes(&self, node: u32, blocks: usize, row: &mut [usize; WindowOptions::MOST]) -> bool {
         let mut all = self.states.as_ref().is_none_or(|s| s.has(node));
@@ -419,6 +557,7 @@ impl KvCache {
             return Some(block);
         }
         let oldest = self.pool.oldest()?;
+        self.keep(oldest);
         self.evict(oldest);
         self.evicted += 1;
         self.pool.take()
@@ -472,6 +611,31 @@ impl KvCache {
         if let Some(tail) = tail.filter(|t| self.pool.is_listed(*t)) {
             self.evict(tail);
         }
+    }
+}
+
+impl Sink {
+    /// What block `index` of a sequence stands under.
+    fn above(&self, sequence: &Sequence, index: usize) -> Above {
+        match index.checked_sub(1) {
+            Some(before) => Above::Block(self.numbers[sequence.table[before] as usize]),
+            None => Above::Root(sequence.namespace),
+        }
+    }
+
+    /// Blocks that are kept in a row from block `first` of `tokens` on, leaving one token over.
+    fn count(&self, mut above: Above, tokens: &[u32], first: usize) -> u32 {
+        let most = tokens.len().saturating_sub(1) / BLOCK;
+        let mut count = 0;
+        for index in first..most {
+            let tokens = *block_of(tokens, index);
+            let Some(number) = self.to.kept(&BlockName { above, tokens }) else {
+                break;
+            };
+            above = Above::Block(number);
+            count += 1;
+        }
+        count
     }
 }
 

@@ -25,12 +25,15 @@
 //! sequence calls [`KvCache::prepare`] before its rows, and [`KvCache::reserve_snapshot`] before rows that end where a
 //! snapshot is due.
 //!
+//! A [`BlockSink`] keeps what is evicted. A block is known there by its tokens and the number of the block above it, which
+//! is given once and never to another text: so here too, tokens decide and no hash.
+//!
 //! ```
 //! use metrale_cache::{Admission, Attached, CacheOptions, KvCache};
 //!
 //! let mut cache = KvCache::new(CacheOptions { blocks: 8, slots: 2, ..CacheOptions::default() });
 //! let first: Vec<u32> = (0..40).collect();
-//! let ask = |tokens| Admission { namespace: 0, tokens, reuse: true, spare: 0 };
+//! let ask = |tokens| Admission { namespace: 0, tokens, reuse: true, spare: 0, restore: false };
 //! assert_eq!(cache.admit(0, &ask(&first)), Some(Attached { cached: 0, copy: None, state: None }));
 //! cache.release(0, &first);
 //!
@@ -47,6 +50,7 @@ mod audit;
 mod cache;
 mod hash;
 mod pool;
+mod sink;
 mod state;
 mod tree;
 mod types;
@@ -55,6 +59,7 @@ mod window;
 pub use audit::Broken;
 pub use cache::KvCache;
 pub use hash::{HashFn, mix};
+pub use sink::{Above, BlockName, BlockSink};
 pub use types::{
     Admission, Attached, BlockCopy, CacheOptions, CacheStats, StateOptions, TableChange,
     WindowOptions,

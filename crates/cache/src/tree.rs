@@ -92,6 +92,12 @@ impl Tree {
         (parent & ROOT == 0).then_some(parent)
     }
 
+    /// The namespace of a node that hangs on a root.
+    pub(crate) fn namespace(&self, block: u32) -> u64 {
+        let root = self.nodes[block as usize].parent & !ROOT;
+        self.roots[root as usize].namespace
+    }
+
     /// Tokens on a node's edge.
     pub(crate) fn edge(&self, block: u32) -> &[u32] {
         &self.tokens[block as usize][..self.nodes[block as usize].len as usize]

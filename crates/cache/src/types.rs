@@ -85,6 +85,8 @@ pub struct Admission<'a> {
     pub reuse: bool,
     /// Blocks that must stay available afterwards.
     pub spare: u32,
+    /// Whether the sink may write blocks: no step is in flight.
+    pub restore: bool,
 }
 
 /// What [`KvCache::admit`](crate::KvCache::admit) did.
@@ -133,6 +135,8 @@ pub struct CacheStats {
     pub used: u32,
     /// Blocks evicted since the start.
     pub evicted: u64,
+    /// Blocks that came back from the sink since the start.
+    pub restored: u64,
     /// Namespaces with something cached or in use.
     pub namespaces: u32,
 }

@@ -22,6 +22,7 @@ fn admit(cache: &mut KvCache, slot: u32, tokens: &[u32]) -> Option<Attached> {
         tokens,
         reuse: true,
         spare: 0,
+        restore: false,
     };
     cache.admit(slot, &ask)
 }
@@ -74,6 +75,7 @@ fn namespaces_do_not_see_each_other() {
         tokens: &text(0, 40),
         reuse: true,
         spare: 0,
+        restore: false,
     };
     assert_eq!(c.cached(1, &text(0, 40)), 0);
     assert_eq!(c.admit(0, &ask).unwrap().cached, 0);
@@ -114,6 +116,7 @@ fn a_prompt_that_does_not_fit_changes_nothing() {
         tokens: &text(100, 32),
         reuse: true,
         spare: 3,
+        restore: false,
     };
     assert_eq!(c.admit(0, &spare), None);
     assert_eq!(c.stats(), before);

@@ -112,6 +112,7 @@ impl Model {
             tokens: text,
             reuse: true,
             spare: 0,
+            restore: false,
         };
         let predicted = self.cache.cached(0, text);
         let Some(Attached {

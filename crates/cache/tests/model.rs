@@ -140,6 +140,7 @@ impl Model {
                     tokens: &text,
                     reuse,
                     spare,
+                    restore: true,
                 };
                 let Some(attached) = self.cache.admit(slot, &ask) else {
                     assert_eq!(self.cache.available_blocks(), before);

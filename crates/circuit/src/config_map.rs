@@ -92,6 +92,9 @@ impl MapInput<'_> {
                     why: require.why.clone(),
                 });
             }
+        } else if self.map.ignore.contains_key(key) {
+            // A key that is ignored by its own name is not one of a refused kind.
+            return Ok(());
         } else if let Some(why) = lookup(&self.map.refuse, key) {
             return Err(Refusal::Unsupported {
                 key: key.to_owned(),
@@ -307,7 +310,7 @@ impl MapInput<'_> {
     }
 
     fn checks(&self, params: &Params, set: &BTreeMap<String, Origin>) -> Result<(), Refusal> {
-        for check in &self.circuit.checks {
+        for check in self.circuit.checks.values() {
             // A check that names a layer param holds in every layer.
             let layers = match params.get(&self.circuit.layers) {
                 Some(Value::Count(layers)) if self.is_per_layer(&check.that) => *layers,

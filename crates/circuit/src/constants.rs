@@ -42,6 +42,7 @@ fn rope_inv_freq(p: &Params) -> Option<Vec<f32>> {
         Value::Text(kind) if kind == "linear" => {
             Some(plain.into_iter().map(|f| f / factor).collect())
         }
+        Value::Text(kind) if kind == "yarn" => yarn(p, &plain),
         Value::Text(kind) if kind == "llama3" => {
             let ramp = Llama3 {
                 factor,
@@ -53,6 +54,34 @@ fn rope_inv_freq(p: &Params) -> Option<Vec<f32>> {
         }
         _ => None,
     }
+}
+
+/// YaRN, arXiv 2309.00071: dimensions that turn more than `beta_fast` times within the original context stay, those that turn
+/// less than `beta_slow` times are stretched by the factor, a linear ramp over dimensions between. `truncate` puts the ramp's
+/// ends on whole dimensions.
+fn yarn(p: &Params, plain: &[f32]) -> Option<Vec<f32>> {
+    let (rot, theta) = (count(p, "rot")? as f64, float(p, "rope_theta")?);
+    let (factor, original) = (float(p, "rope_factor")?, count(p, "rope_original")? as f64);
+    let dim = |turns: f64| {
+        rot * libm::log(original / (turns * 2.0 * std::f64::consts::PI)) / (2.0 * libm::log(theta))
+    };
+    let (mut low, mut high) = (
+        dim(float(p, "rope_beta_fast")?),
+        dim(float(p, "rope_beta_slow")?),
+    );
+    if p.get("rope_truncate")? == &Value::Bool(true) {
+        (low, high) = (low.floor(), high.ceil());
+    }
+    let (low, mut high) = (low.max(0.0) as f32, high.min(rot - 1.0) as f32);
+    if low == high {
+        high += 0.001;
+    }
+    let scaled = plain.iter().enumerate().map(|(i, freq)| {
+        let ramp = ((i as f32 - low) / (high - low)).clamp(0.0, 1.0);
+        let keep = 1.0 - ramp;
+        freq / factor as f32 * (1.0 - keep) + freq * keep
+    });
+    Some(scaled.collect())
 }
 
 struct Llama3 {

@@ -14,7 +14,7 @@ use crate::manifest::devices::{Device, Devices};
 use crate::manifest::families::{ArgSig, Families};
 use crate::manifest::map::{IgnoreFile, KeyMap, MapFile};
 use crate::manifest::ops::Ops;
-use crate::manifest::{LibraryError, read};
+use crate::manifest::{LibraryError, read, read_extending};
 use crate::refusal::Refusal;
 use crate::unroll::unroll;
 
@@ -76,13 +76,13 @@ impl CircuitLibrary {
             classes: BTreeMap::new(),
             devices: read(DEVICES, text(DEVICES)?)?,
         };
-        for (path, body) in &texts {
+        for path in texts.keys() {
             if let Some(name) = path
                 .strip_prefix("circuits/")
                 .and_then(|p| p.strip_suffix("/circuit.toml"))
             {
-                let map = format!("circuits/{name}/map.toml");
-                let family = read_family(path, body, &map, text(&map)?)?;
+                let owned = |path: &str| text(path).map(str::to_owned);
+                let family = read_family(path, &format!("circuits/{name}/map.toml"), &owned)?;
                 library.families.insert(name.to_owned(), family);
             }
         }
@@ -268,18 +268,18 @@ fn optional<T: serde::de::DeserializeOwned + Default>(
 
 fn read_family(
     path: &str,
-    body: &str,
     map_path: &str,
-    map_body: &str,
+    text: &dyn Fn(&str) -> Result<String, LibraryError>,
 ) -> Result<Family, LibraryError> {
-    let circuit: CircuitFile = read(path, body)?;
-    let map: MapFile = read(map_path, map_body)?;
+    let circuit: CircuitFile = read_extending(path, text)?;
+    let map: MapFile = read_extending(map_path, text)?;
     let mut maps = BTreeMap::new();
     let types = map.hf.model_types.clone();
     maps.insert(Source::Hf, (types, KeyMap::from(map.hf)));
     if let Some(gguf) = map.gguf {
         let names = gguf.architectures.clone();
-        maps.insert(Source::Gguf, (names, KeyMap::from(gguf)));
+        let keys = KeyMap::from(gguf).of_architectures(&names);
+        maps.insert(Source::Gguf, (names, keys));
     }
     for (_, keys) in maps.values() {
         let targets = keys.params.values().flat_map(|t| t.params());
@@ -295,7 +295,7 @@ fn read_family(
     }
     if let Some(c) = circuit
         .checks
-        .iter()
+        .values()
         .find(|c| circuit.param(&c.param).is_none())
     {
         return Err(LibraryError::new(

@@ -3,7 +3,7 @@
 
 mod bind;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config_map::Params;
 use crate::expr::{Expr, ExprError, Value};
@@ -96,12 +96,26 @@ impl Unroller<'_> {
             .retain(|name, _| self.circuit.carry.contains(name));
         self.block(&self.circuit.postlude, Phase::Forward, None)?;
         self.block(&self.circuit.sample, Phase::Sample, None)?;
+        self.every_weight_is_read()?;
         for name in &self.circuit.outputs {
             let edge = self.bound.get(name).copied();
             let edge = edge.ok_or_else(|| self.fault(name, "no op writes this output"))?;
             self.out.outputs.push((name.clone(), edge));
         }
         Ok(())
+    }
+
+    /// A weight that no op reads would be a part of the model left out in silence.
+    fn every_weight_is_read(&self) -> Result<(), Refusal> {
+        let ops = self.out.ops.iter().flat_map(|op| &op.weights);
+        let read: BTreeSet<u32> = ops.flat_map(|(_, ids)| ids.iter().copied()).collect();
+        let unread = (0..)
+            .zip(&self.out.weights)
+            .find(|(id, w)| !w.constant && !read.contains(id));
+        match unread {
+            Some((_, w)) => Err(self.fault("weights", format!("no op reads {}", w.key))),
+            None => Ok(()),
+        }
     }
 
     fn fault(&self, op: &str, what: impl ToString) -> Refusal {

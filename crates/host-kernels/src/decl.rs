@@ -3,31 +3,31 @@
 
 use metrale_core::{Access, ArgDecl};
 
-const fn r(name: &'static str) -> ArgDecl {
+pub(crate) const fn r(name: &'static str) -> ArgDecl {
     ArgDecl::Buf {
         name,
         access: Access::Read,
     }
 }
-const fn w(name: &'static str) -> ArgDecl {
+pub(crate) const fn w(name: &'static str) -> ArgDecl {
     ArgDecl::Buf {
         name,
         access: Access::Write,
     }
 }
-const fn rw(name: &'static str) -> ArgDecl {
+pub(crate) const fn rw(name: &'static str) -> ArgDecl {
     ArgDecl::Buf {
         name,
         access: Access::ReadWrite,
     }
 }
-const fn u(name: &'static str) -> ArgDecl {
+pub(crate) const fn u(name: &'static str) -> ArgDecl {
     ArgDecl::U32(name)
 }
-const fn f(name: &'static str) -> ArgDecl {
+pub(crate) const fn f(name: &'static str) -> ArgDecl {
     ArgDecl::F32(name)
 }
-const STEP: ArgDecl = ArgDecl::Step;
+pub(crate) const STEP: ArgDecl = ArgDecl::Step;
 
 pub(crate) const TABLES: &[ArgDecl] = &[rw("tables"), STEP];
 pub(crate) const EMBED: &[ArgDecl] = &[

@@ -234,7 +234,7 @@ fn kv_write<T: KvElem>(
     Ok(())
 }
 
-fn round<T: KvElem>(to: &mut [T], from: &[f32]) {
+pub(crate) fn round<T: KvElem>(to: &mut [T], from: &[f32]) {
     for (t, f) in to.iter_mut().zip(from) {
         *t = T::from_f32(*f);
     }

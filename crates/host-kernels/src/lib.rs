@@ -16,8 +16,11 @@
 //! | `quantize` | quantize, rmsnorm_quantize, add_rmsnorm_quantize, swiglu_quantize |
 //! | `fp8` | quantize_f8_row, quantize_f8_block |
 //! | `rope` | rope_angles, rope |
-//! | `kv`, `attention` | tables, kv_write, attention |
-//! | `linear` | linear |
+//! | `kv`, `attention` | tables, kv_write, attention, attention_ext, latent_attention |
+//! | `linear` | linear, expert_linear |
+//! | `experts` | router, expert_glu, expert_sum |
+//! | `latent` | head_norm, rope_part, latent_write |
+//! | `variants` | scale, softcap, geglu |
 //! | `embed`, `pack`, `formats`, [`layout`] | embed, pack, and the packed layout |
 //! | `sample` | sample |
 //! | `fill`, `gauge` | fill (weights of a model without any); read and peak (what the machine can do) |
@@ -40,6 +43,7 @@ mod attention;
 mod decl;
 mod elementwise;
 mod embed;
+mod experts;
 mod fill;
 mod formats;
 mod fp8;
@@ -47,6 +51,7 @@ mod gauge;
 mod isa;
 mod kv;
 mod lanes;
+mod latent;
 pub mod layout;
 mod linear;
 mod norm;
@@ -58,6 +63,7 @@ mod sample;
 mod scratch;
 pub mod team;
 mod tiling;
+mod variants;
 
 pub use isa::Isa;
 pub use layout::packed_bytes;
@@ -67,7 +73,7 @@ pub use scratch::Scratch;
 
 /// Every point of class cpu.
 pub fn points() -> impl Iterator<Item = &'static HostPoint> {
-    static SINGLE: [&HostPoint; 22] = [
+    static SINGLE: [&HostPoint; 30] = [
         &kv::TABLES,
         &rope::ROPE_ANGLES,
         &rope::ROPE,
@@ -90,6 +96,14 @@ pub fn points() -> impl Iterator<Item = &'static HostPoint> {
         &sample::SAMPLE,
         &gauge::READ,
         &gauge::PEAK,
+        &variants::SCALE,
+        &variants::SOFTCAP,
+        &variants::GEGLU,
+        &latent::HEAD_NORM,
+        &latent::ROPE_PART,
+        &experts::ROUTER,
+        &experts::GLU,
+        &experts::SUM,
     ];
     SINGLE
         .into_iter()
@@ -99,6 +113,11 @@ pub fn points() -> impl Iterator<Item = &'static HostPoint> {
         .chain(&linear::FP8_POINTS)
         .chain(pack::points())
         .chain(&fp8::POINTS)
+        .chain(&linear::EXPERT_PLAIN_POINTS)
+        .chain(&linear::EXPERT_A16_POINTS)
+        .chain(&attention::EXT_POINTS)
+        .chain(&attention::LATENT_POINTS)
+        .chain(&latent::LATENT_WRITE)
         .chain(&fill::POINTS)
 }
 

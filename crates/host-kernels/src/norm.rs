@@ -112,7 +112,7 @@ fn scaled<L: Lanes>(y: &mut [f32], x: &[f32], w: &[f32], scale: f32) {
 
 /// `x = rmsnorm(x) * w` in place.
 #[inline(always)]
-fn norm_in_place<L: Lanes>(x: &mut [f32], w: &[f32], eps: f32) {
+pub(crate) fn norm_in_place<L: Lanes>(x: &mut [f32], w: &[f32], eps: f32) {
     let scale = inverse_rms::<L>(x, eps);
     for (x, w) in x.iter_mut().zip(w) {
         *x = *x * scale * *w;

@@ -85,6 +85,16 @@ pub enum TileFault {
         /// Size of the tables.
         entries: usize,
     },
+    /// A slot that names no expert.
+    #[error("row {row} asks for expert {id} of {experts}")]
+    Expert {
+        /// Row of the step.
+        row: usize,
+        /// The id.
+        id: u32,
+        /// Experts of the layer.
+        experts: usize,
+    },
     /// A logits row that names no row of the step.
     #[error("logits row {index} names row {row} of a step of {rows}")]
     LogitsRow {

@@ -14,7 +14,7 @@ use crate::point::{BadConstants, HostPoint, TileFault, f32s, positive};
 use crate::scratch::Scratch;
 use crate::{decl, tiling};
 
-fn even(rot: usize) -> Result<(), BadConstants> {
+pub(crate) fn even(rot: usize) -> Result<(), BadConstants> {
     positive(&[("rot", rot)])?;
     if rot.is_multiple_of(2) {
         Ok(())
@@ -90,15 +90,21 @@ fn rope(tile: &mut Tile<'_>, _: &StepBlock, _: &mut Scratch) -> Result<(), TileF
 
 #[inline(always)]
 fn rotate_heads(x: &mut [f32], dim: usize, cs: &[f32]) {
+    for head in x.chunks_exact_mut(dim) {
+        rotate(head, cs);
+    }
+}
+
+/// Rotates the first columns of `x` by cosines and sines.
+#[inline(always)]
+pub(crate) fn rotate(x: &mut [f32], cs: &[f32]) {
     let half = cs.len() / 2;
     let (cos, sin) = cs.split_at(half);
-    for head in x.chunks_exact_mut(dim) {
-        let (a, b) = head.split_at_mut(half);
-        let b = &mut b[..half];
-        for i in 0..half {
-            let (x, y) = (a[i], b[i]);
-            a[i] = x * cos[i] - y * sin[i];
-            b[i] = y * cos[i] + x * sin[i];
-        }
+    let (a, b) = x.split_at_mut(half);
+    let b = &mut b[..half];
+    for i in 0..half {
+        let (x, y) = (a[i], b[i]);
+        a[i] = x * cos[i] - y * sin[i];
+        b[i] = y * cos[i] + x * sin[i];
     }
 }

@@ -8,6 +8,12 @@ pub struct Scratch {
     pub(crate) more: Vec<f32>,
     pub(crate) running: Vec<crate::attention::Running>,
     pub(crate) pairs: Vec<(f32, u32)>,
+    /// Pairs of a tile by expert.
+    pub(crate) keys: Vec<u64>,
+    /// Pairs of one expert.
+    pub(crate) index: Vec<u32>,
+    /// Queries that are put together from two places.
+    pub(crate) queries: Vec<f32>,
 }
 
 /// The first `len` values of `buffer`, grown if needed.

@@ -10,8 +10,10 @@ use metrale_config::ConfigSource;
 use metrale_core::numeric::{self, DequantizeError};
 use metrale_core::{Elem, StepLimits};
 use metrale_model_layers::pack::packed_format;
-use metrale_model_layers::weight_map::{Recipe, recipe};
-use metrale_model_weights::{Checkpoint, Expected, PreflightError, WeightsError, preflight};
+use metrale_model_layers::weight_map::{Piece, Recipe, Transform, recipe};
+use metrale_model_weights::{
+    Checkpoint, Expected, PreflightError, WeightStore, WeightsError, preflight,
+};
 
 use crate::factory::loader_for_family;
 
@@ -81,6 +83,20 @@ pub enum PrepareError {
         /// All problems.
         source: Box<PreflightError>,
     },
+    /// The tensors of one weight are of several formats, or of one whose values cannot be moved singly.
+    #[error(
+        "weight {weight}: tensor {tensor} is {found}, where {wanted} belongs; take another quantization of the model"
+    )]
+    Format {
+        /// The weight.
+        weight: WeightKey,
+        /// The tensor.
+        tensor: String,
+        /// Its format.
+        found: Elem,
+        /// What belongs there.
+        wanted: String,
+    },
     /// A file could not be read.
     #[error(transparent)]
     Weights(#[from] WeightsError),
@@ -143,7 +159,10 @@ impl Prepared {
             checkpoint,
             instance,
         };
-        prepared.check(&path)?;
+        let unused = prepared.check(&path)?;
+        if let Some(first) = unused.first() {
+            tracing::info!(%path, count = unused.len(), %first, "tensors that this engine leaves unused");
+        }
         prepared.read_formats();
         prepared.read_values()?;
         Ok(prepared)
@@ -164,9 +183,10 @@ impl Prepared {
         self.made
     }
 
-    fn check(&self, path: &str) -> Result<(), PrepareError> {
+    /// Holds the tensors against what the instance needs; gives the names of those left unused.
+    fn check(&self, path: &str) -> Result<Vec<String>, PrepareError> {
         let Some(store) = &self.checkpoint.store else {
-            return Ok(());
+            return Ok(Vec::new());
         };
         let weights = self.instance.weights().iter();
         let recipes = weights.filter_map(|w| self.recipes.get(&w.key));
@@ -179,13 +199,26 @@ impl Prepared {
         });
         // A tied checkpoint may store its head a second time: the embedding is what is used.
         let tied = self.instance.weights().iter().any(|w| w.alias_of.is_some());
-        let allowed: &[&str] = if tied { &["lm_head.weight"] } else { &[] };
-        preflight(expected, allowed, store)
-            .map(|_| ())
+        let layers = self.instance.layers().to_string();
+        let mut unused: Vec<String> = loader_for_family(self.instance.family())
+            .map_or(&[][..], |loader| loader.unused())
+            .iter()
+            .map(|pattern| pattern.replace("{}", &layers))
+            .collect();
+        if tied {
+            unused.push("lm_head.weight".to_owned());
+        }
+        let allowed: Vec<&str> = unused.iter().map(String::as_str).collect();
+        let left = preflight(expected, &allowed, store)
+            .map(|names| names.into_iter().map(str::to_owned).collect())
             .map_err(|source| PrepareError::Preflight {
                 path: path.to_owned(),
                 source: Box::new(source),
-            })
+            })?;
+        for (key, recipe) in &self.recipes {
+            one_format(key, recipe, store)?;
+        }
+        Ok(left)
     }
 
     fn read_formats(&mut self) {
@@ -249,6 +282,31 @@ impl Prepared {
             .plan(&self.instance, &request)
             .map_err(|e| PrepareError::Plan(Box::new(e)))
     }
+}
+
+/// All pieces of a weight have one format; pieces that are transposed have one whose values stand alone.
+fn one_format(key: &WeightKey, recipe: &Recipe, store: &WeightStore) -> Result<(), PrepareError> {
+    let stored = |piece: &Piece| store.get(&piece.tensor).map(|t| t.elem);
+    let first = stored(recipe.first());
+    for piece in &recipe.pieces {
+        let Some(found) = stored(piece) else { continue };
+        let plain = matches!(found, Elem::F32 | Elem::F16 | Elem::BF16);
+        let wanted = match piece.transform {
+            Transform::Transposed { .. } if !plain => "f32, f16 or bf16".to_owned(),
+            Transform::Mxfp4 { .. } if found != Elem::U8 => Elem::U8.to_string(),
+            _ => match first {
+                Some(first) if first != found => first.to_string(),
+                _ => continue,
+            },
+        };
+        return Err(PrepareError::Format {
+            weight: key.clone(),
+            tensor: piece.tensor.clone(),
+            found,
+            wanted,
+        });
+    }
+    Ok(())
 }
 
 fn recipes(instance: &Instance) -> Result<BTreeMap<WeightKey, Recipe>, PrepareError> {

@@ -315,7 +315,10 @@ impl<R: Router, K: KvAccounts> Driver<R, K> {
         } = self;
         let recovered = catch_unwind(AssertUnwindSafe(|| {
             planner.fail_running(fault, kv, effects);
-            router.recover(fault)
+            let recovered = router.recover(fault);
+            // Who waits and was cancelled ends within this turn too.
+            planner.reap(router.now(), kv, router, effects);
+            recovered
         }));
         let lost = match recovered {
             Ok(Ok(())) => None,

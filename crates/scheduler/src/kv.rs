@@ -26,6 +26,11 @@ pub trait KvAccounts {
     /// How many of `tokens` an admission in `namespace` would find cached. Changes nothing.
     fn cached(&self, namespace: u64, tokens: &[u32]) -> u32;
 
+    /// Blocks that an admission which may restore would bring back from below the pool.
+    fn restorable(&self, _namespace: u64, _tokens: &[u32]) -> u32 {
+        0
+    }
+
     /// Appends a block to the table of `slot`; evicts a cached one if it must. `None` if none is left.
     fn grow(&mut self, slot: u32) -> Option<u32>;
 
@@ -89,6 +94,8 @@ pub struct Admission<'a> {
     pub reuse: bool,
     /// Blocks that must stay available afterwards.
     pub spare: u32,
+    /// Whether blocks may be brought back from below the pool: no step is in flight.
+    pub restore: bool,
 }
 
 /// What [`KvAccounts::admit`] did.

@@ -46,6 +46,8 @@ pub struct Planner<S> {
     /// The one after it, where `ahead` says so.
     next: StepPlan<S>,
     ahead: bool,
+    /// The head of the queue wants something brought back, which is done with no step in flight.
+    between: bool,
     /// How far ahead the step that is being planned lies.
     mode: Lookahead,
     left: Budget,

@@ -98,6 +98,24 @@ fn mishap() -> impl Strategy<Value = Mishap> {
     ]
 }
 
+/// What there is beside the pool.
+#[derive(Clone, Copy, Debug)]
+enum Beside {
+    Nothing,
+    /// A window group and recurrent state, with so many snapshots.
+    Hybrid(u32),
+    /// A sink with so much room.
+    Sink(usize),
+}
+
+fn beside() -> impl Strategy<Value = Beside> {
+    prop_oneof![
+        Just(Beside::Nothing),
+        (0..8u32).prop_map(Beside::Hybrid),
+        (1..30usize).prop_map(Beside::Sink),
+    ]
+}
+
 fn lookahead() -> impl Strategy<Value = Lookahead> {
     prop::sample::select(vec![Lookahead::None, Lookahead::Late, Lookahead::Slot])
 }
@@ -216,7 +234,7 @@ fn run(
     limits: PlannerLimits,
     blocks: u32,
     spills: bool,
-    snapshots: Option<u32>,
+    beside: Beside,
     lookahead: Lookahead,
     mishaps: BTreeMap<u64, Mishap>,
     ops: &[Op],
@@ -226,9 +244,10 @@ fn run(
         s.spills = spills;
         s.lookahead = lookahead;
     };
-    let rig = match snapshots {
-        None => Rig::with(limits, blocks, set),
-        Some(snapshots) => Rig::hybrid(limits, blocks, snapshots, set),
+    let rig = match beside {
+        Beside::Nothing => Rig::with(limits, blocks, set),
+        Beside::Hybrid(snapshots) => Rig::hybrid(limits, blocks, snapshots, set),
+        Beside::Sink(room) => Rig::sinking(limits, blocks, room, set),
     };
     let mut history = History {
         rig,
@@ -247,9 +266,9 @@ proptest! {
     #[test]
     fn histories_without_faults(
         limits in any_limits(), blocks in 2..30u32, spills in any::<bool>(),
-        snapshots in prop::option::of(0..8u32), ahead in lookahead(), ops in prop::collection::vec(op(), 5..60),
+        beside in beside(), ahead in lookahead(), ops in prop::collection::vec(op(), 5..60),
     ) {
-        run(limits, blocks, spills, snapshots, ahead, BTreeMap::new(), &ops);
+        run(limits, blocks, spills, beside, ahead, BTreeMap::new(), &ops);
     }
 
     #[test]
@@ -257,12 +276,12 @@ proptest! {
         limits in any_limits(),
         blocks in 2..30u32,
         spills in any::<bool>(),
-        snapshots in prop::option::of(0..8u32),
+        beside in beside(),
         ahead in lookahead(),
         mishaps in prop::collection::btree_map(1..80u64, mishap(), 1..8),
         ops in prop::collection::vec(op(), 5..60),
     ) {
-        run(limits, blocks, spills, snapshots, ahead, mishaps, &ops);
+        run(limits, blocks, spills, beside, ahead, mishaps, &ops);
     }
 
     #[test]

@@ -160,6 +160,8 @@ pub struct ModelCard {
     pub created: u64,
     /// Sampling defaults.
     pub defaults: SamplingDefaults,
+    /// Whether requests are served by their priority.
+    pub by_priority: bool,
     /// Other effective settings.
     pub settings: Vec<Setting>,
 }

@@ -23,7 +23,7 @@ pub(crate) struct CircuitFile {
     #[serde(default)]
     pub(crate) layer_params: BTreeMap<String, ParamDecl>,
     #[serde(default)]
-    pub(crate) checks: Vec<Check>,
+    pub(crate) checks: BTreeMap<String, Check>,
     #[serde(default)]
     pub(crate) constants: BTreeMap<String, ConstantFile>,
     #[serde(default)]

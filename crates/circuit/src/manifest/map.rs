@@ -148,6 +148,30 @@ impl From<GgufMap> for KeyMap {
     }
 }
 
+impl KeyMap {
+    /// Puts each architecture's name in the place of `{arch}` in the keys.
+    pub(crate) fn of_architectures(self, names: &[String]) -> KeyMap {
+        KeyMap {
+            params: spelled(self.params, names),
+            values: self.values,
+            tensors: self.tensors,
+            require: spelled(self.require, names),
+            ignore: spelled(self.ignore, names),
+            refuse: spelled(self.refuse, names),
+        }
+    }
+}
+
+fn spelled<T: Clone>(table: BTreeMap<String, T>, names: &[String]) -> BTreeMap<String, T> {
+    let mut out = BTreeMap::new();
+    for (key, value) in table {
+        for name in names {
+            out.insert(key.replace("{arch}", name), value.clone());
+        }
+    }
+    out
+}
+
 impl Target {
     pub(crate) fn params(&self) -> &[String] {
         match self {

@@ -40,6 +40,59 @@ pub(crate) fn read<T: serde::de::DeserializeOwned>(
     toml::from_str(text).map_err(|e| LibraryError::new(path, e.to_string().trim_end()))
 }
 
+/// Parses a manifest of a model family. `extends = ["llama/circuit.toml", ..]` names manifests below `circuits/` that it
+/// starts from, one laid over another, itself over all: tables join, anything else replaces, and `false` in the place of
+/// anything but a switch removes it.
+pub(crate) fn read_extending<T: serde::de::DeserializeOwned>(
+    path: &str,
+    text: &dyn Fn(&str) -> Result<String, LibraryError>,
+) -> Result<T, LibraryError> {
+    let table = extended(path, text, 0)?;
+    T::deserialize(table).map_err(|e| LibraryError::new(path, e.to_string().trim_end()))
+}
+
+/// Deep enough for any chain, and an end for a circle.
+const MAX_EXTENDS: u32 = 8;
+
+fn extended(
+    path: &str,
+    text: &dyn Fn(&str) -> Result<String, LibraryError>,
+    depth: u32,
+) -> Result<toml::Table, LibraryError> {
+    if depth > MAX_EXTENDS {
+        return Err(LibraryError::new(path, "`extends` runs in a circle"));
+    }
+    let mut own: toml::Table = read(path, &text(path)?)?;
+    let mut out = toml::Table::new();
+    if let Some(bases) = own.remove("extends") {
+        let bases: Vec<String> = bases
+            .try_into()
+            .map_err(|_| LibraryError::new(path, "`extends` is no list of manifests"))?;
+        for base in bases {
+            lay_over(
+                &mut out,
+                extended(&format!("circuits/{base}"), text, depth + 1)?,
+            );
+        }
+    }
+    lay_over(&mut out, own);
+    Ok(out)
+}
+
+fn lay_over(base: &mut toml::Table, over: toml::Table) {
+    for (key, value) in over {
+        match (base.get_mut(&key), value) {
+            (Some(toml::Value::Table(old)), toml::Value::Table(new)) => lay_over(old, new),
+            (Some(old), toml::Value::Boolean(false)) if !old.is_bool() => {
+                base.remove(&key);
+            }
+            (_, value) => {
+                base.insert(key, value);
+            }
+        }
+    }
+}
+
 /// One text or a list of them.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]

@@ -38,8 +38,14 @@ impl Unroller<'_> {
         {
             return Ok(());
         }
-        // Names in the signature's expressions: columns of edges, dimensions of weights, then params.
+        // Names in the signature's expressions: columns of edges, dimensions of weights, attributes, then params.
         let mut local: BTreeMap<String, u64> = BTreeMap::new();
+        // The line's own attributes, as far as they are counts of params.
+        for (name, expr) in &line.attrs {
+            if let Ok(Value::Count(c)) = expr.eval(&|n| self.named(n, layer)) {
+                local.insert(name.clone(), c);
+            }
+        }
         for e in sig.edges.iter().filter(|e| e.used != Use::Out) {
             self.read_edge(line, e, &mut op, &mut local)?;
         }
@@ -247,7 +253,15 @@ impl Unroller<'_> {
         op: &Op,
         local: &BTreeMap<String, u64>,
     ) -> Result<Attr, Refusal> {
-        let value = if let Some(expr) = line.attrs.get(&sig.name).or(sig.value.as_ref()) {
+        let value = if let Some(expr) = line.attrs.get(&sig.name) {
+            // In the circuit's words: its params, then what the op binds.
+            let names = |n: &str| {
+                let param = self.named(n, op.layer);
+                param.or_else(|| local.get(n).copied().map(Value::Count))
+            };
+            let value = expr.eval(&names);
+            value.map_err(|e| self.size_error(&op.name, &e))?
+        } else if let Some(expr) = &sig.value {
             self.local_value(expr, op, local)?
         } else if let Some(value) = self.out.param(&sig.name, op.layer) {
             value

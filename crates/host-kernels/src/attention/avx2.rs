@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A step of keys with AVX2, for head sizes that are multiples of 8: the bits of [`super::step::take`].
+//! A step of keys with AVX2, for keys and values whose sizes are multiples of 8: the bits of [`super::step::take`].
 
 use std::arch::x86_64::*;
 
 use super::STEP;
-use super::step::{Keys, Running, larger};
+use super::step::{Keys, Running, capped, larger};
 use crate::lanes::{Lanes, Y8, exp};
 
 /// Takes up to 16 keys into `state` and `o`.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn take(state: Running, o: &mut [f32], q: &[f32], k: Keys<'_>) -> Running {
-    let dim = q.len();
+    let (dim, width) = (q.len(), o.len());
     let rows = k.n.next_multiple_of(8);
-    // Keys past the live ones may be read, since the buffers hold 16; what they give is thrown away below.
-    assert!(dim.is_multiple_of(8) && o.len() == dim && (1..=STEP).contains(&k.n));
-    assert!(k.keys.len() >= rows * dim && k.values.len() >= k.n * dim);
+    // Keys past the live ones may be read, since the buffers hold more than 16; what they give is thrown away below.
+    assert!(dim.is_multiple_of(8) && width.is_multiple_of(8) && (1..=STEP).contains(&k.n));
+    assert!(k.keys.len() >= rows * dim && k.values.len() >= (k.n - 1) * k.stride + width);
     let mut scores = [f32::NEG_INFINITY; STEP];
     for begin in (0..rows).step_by(8) {
         // SAFETY: eight keys from `begin` on lie in `keys`, asserted above; eight scores from `begin` on.
@@ -25,6 +25,7 @@ pub(super) fn take(state: Running, o: &mut [f32], q: &[f32], k: Keys<'_>) -> Run
         }
     }
     scores[k.n..].fill(f32::NEG_INFINITY);
+    capped(&mut scores[..k.n], k.cap);
     let mut m = state.m;
     for s in &scores[..k.n] {
         m = larger(*s, m);
@@ -40,14 +41,30 @@ pub(super) fn take(state: Running, o: &mut [f32], q: &[f32], k: Keys<'_>) -> Run
         l += p;
     }
     let mut d = 0;
-    while d + 64 <= dim {
+    while d + 64 <= width {
         // SAFETY: 64 values from `d` on, in `o` and in each of the `n` values.
-        unsafe { accumulate::<8>(o.as_mut_ptr().add(d), &p[..k.n], &k.values[d..], dim, c) };
+        unsafe {
+            accumulate::<8>(
+                o.as_mut_ptr().add(d),
+                &p[..k.n],
+                &k.values[d..],
+                k.stride,
+                c,
+            )
+        };
         d += 64;
     }
-    while d < dim {
-        // SAFETY: 8 values from `d` on: `dim` is a multiple of 8.
-        unsafe { accumulate::<1>(o.as_mut_ptr().add(d), &p[..k.n], &k.values[d..], dim, c) };
+    while d < width {
+        // SAFETY: 8 values from `d` on: `width` is a multiple of 8.
+        unsafe {
+            accumulate::<1>(
+                o.as_mut_ptr().add(d),
+                &p[..k.n],
+                &k.values[d..],
+                k.stride,
+                c,
+            )
+        };
         d += 8;
     }
     Running { m, l }

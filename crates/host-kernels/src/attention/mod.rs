@@ -8,23 +8,28 @@
 //! `O = fma(o, b, O * a)`. The result is `O * (1 / L)`. Keys past the position are never loaded. K and V are read as the
 //! pool stores them, this step's included; everything else is f32. After Milakov and Gimelshein, "Online normalizer
 //! calculation for softmax", arXiv 1805.02867.
+//!
+//! `attention_ext` is the same over the keys from `max(0, position + 1 - window)` on, with capped scores (`c * tanh(score /
+//! c)`) and a sink's logit `s` at the end: `M' = max(M, s)`, `a = exp(M - M')`, `L = L * a + exp(s - M')`, `O = O * a`. Cuts
+//! and steps keep their borders; those without a key in reach are left out. `latent_attention` has one key head for all query
+//! heads, whose values are the first columns of its keys (DeepSeek-V2, arXiv 2405.04434, absorbed).
 
+mod attend;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+mod latent;
 mod step;
 
-use std::ops::Range;
+use metrale_core::{ArgDecl, KV_BLOCK, StepBlock, StepCounts, Unit};
 
-use metrale_core::{KV_BLOCK, StepBlock, StepCounts, Unit};
-
-use crate::args::{Args, Grid, Out, RowShape, Tile};
-use crate::decl;
-use crate::isa::{Isa, on_isa};
-use crate::kv::{Bf16, F16, KvElem, block_of, pool, tables};
+use crate::args::{Args, Grid, RowShape, Tile};
+use crate::decl::{self, STEP as STEP_ARG, f, r, u, w};
+use crate::kv::{Bf16, F16, KvElem, pool, tables};
 use crate::point::{BadConstants, HostPoint, Need, TileFault, f32s, positive};
-use crate::scratch::{Scratch, grown};
+use crate::scratch::Scratch;
+use attend::{Pools, Query, Shape, by_sequence};
+pub(crate) use latent::POINTS as LATENT_POINTS;
 pub(crate) use step::Running;
-use step::{FRESH, Keys, merge};
 
 /// Keys in a cut.
 const CUT: usize = 256;
@@ -35,215 +40,174 @@ const TILE_ROWS: u32 = 16;
 /// Tiles that a launch should have before rows are put together.
 const TILES: u32 = 32;
 
+const EXT_ARGS: &[ArgDecl] = &[
+    r("qkv"),
+    r("k"),
+    r("v"),
+    r("tables"),
+    r("sinks"),
+    w("a"),
+    u("heads"),
+    u("kv_heads"),
+    u("head_dim"),
+    u("blocks_per_slot"),
+    u("window"),
+    u("has_sinks"),
+    f("scale"),
+    f("softcap"),
+    STEP_ARG,
+];
+
 const fn point<T: KvElem>(id: &'static str) -> HostPoint {
     HostPoint {
         id,
         args: decl::ATTENTION,
-        needs: needs::<T>,
-        grid,
-        run: run::<T>,
+        needs: |a| {
+            let need = Sizes::plain(a).needs::<T>()?;
+            let [qkv, k, v, tables, out] = need;
+            Ok(vec![qkv, k, v, tables, out])
+        },
+        grid: |a, c| Sizes::plain(a).grid(c),
+        run: |tile, step, scratch| run::<T>(tile, step, scratch, false),
+    }
+}
+
+const fn ext_point<T: KvElem>(id: &'static str) -> HostPoint {
+    HostPoint {
+        id,
+        args: EXT_ARGS,
+        needs: |a| {
+            let sizes = Sizes::ext(a);
+            let [qkv, k, v, tables, out] = sizes.needs::<T>()?;
+            let sinks = f32s(Unit::One, if a.u32(11) == 0 { 0 } else { sizes.heads });
+            Ok(vec![qkv, k, v, tables, sinks, out])
+        },
+        grid: |a, c| Sizes::ext(a).grid(c),
+        run: |tile, step, scratch| run::<T>(tile, step, scratch, true),
     }
 }
 
 pub(crate) static ATTENTION_F32: HostPoint = point::<f32>("attention/f32");
 pub(crate) static ATTENTION_BF16: HostPoint = point::<Bf16>("attention/bf16");
 pub(crate) static ATTENTION_F16: HostPoint = point::<F16>("attention/f16");
+pub(crate) static EXT_POINTS: [HostPoint; 3] = [
+    ext_point::<f32>("attention_ext/f32"),
+    ext_point::<Bf16>("attention_ext/bf16"),
+    ext_point::<F16>("attention_ext/f16"),
+];
 
-fn needs<T: KvElem>(a: &Args) -> Result<Vec<Need>, BadConstants> {
-    let (heads, kv, dim, per_slot) = (a.u32(5), a.u32(6), a.u32(7), a.u32(8));
-    positive(&[
-        ("heads", heads),
-        ("kv_heads", kv),
-        ("head_dim", dim),
-        ("blocks_per_slot", per_slot),
-    ])?;
-    if !heads.is_multiple_of(kv) {
-        return Err(BadConstants::new(format!(
-            "{heads} heads do not share {kv} KV heads evenly"
-        )));
-    }
-    let pool = pool(T::ELEM, kv, dim);
-    let qkv = f32s(Unit::Row, (heads + 2 * kv) * dim);
-    Ok(vec![
-        qkv,
-        pool,
-        pool,
-        tables(per_slot),
-        f32s(Unit::Row, heads * dim),
-    ])
-}
-
-fn grid(a: &Args, c: StepCounts) -> Grid {
-    let kv_heads = a.u32(6) as u32;
-    Grid {
-        rows: c.rows,
-        row_block: (c.rows * kv_heads / TILES).clamp(1, TILE_ROWS),
-        cols: kv_heads,
-        col_block: 1,
-    }
-}
-
-/// The constants of a launch.
+/// The sizes of a launch.
 #[derive(Clone, Copy)]
-struct Shape {
+struct Sizes {
     heads: usize,
     kv: usize,
     dim: usize,
     per_slot: usize,
-    /// Query heads of a KV head.
-    group: usize,
-    scale: f32,
-    isa: Isa,
+}
+
+impl Sizes {
+    fn plain(a: &Args) -> Sizes {
+        Sizes::at(a, 5)
+    }
+
+    fn ext(a: &Args) -> Sizes {
+        Sizes::at(a, 6)
+    }
+
+    fn at(a: &Args, first: usize) -> Sizes {
+        Sizes {
+            heads: a.u32(first),
+            kv: a.u32(first + 1),
+            dim: a.u32(first + 2),
+            per_slot: a.u32(first + 3),
+        }
+    }
+
+    /// Of queries, keys, values, tables and the output.
+    fn needs<T: KvElem>(self) -> Result<[Need; 5], BadConstants> {
+        let Sizes {
+            heads,
+            kv,
+            dim,
+            per_slot,
+        } = self;
+        positive(&[
+            ("heads", heads),
+            ("kv_heads", kv),
+            ("head_dim", dim),
+            ("blocks_per_slot", per_slot),
+        ])?;
+        if !heads.is_multiple_of(kv) {
+            return Err(BadConstants::new(format!(
+                "{heads} heads do not share {kv} KV heads evenly"
+            )));
+        }
+        let pool = pool(T::ELEM, kv, dim);
+        let qkv = f32s(Unit::Row, (heads + 2 * kv) * dim);
+        let out = f32s(Unit::Row, heads * dim);
+        Ok([qkv, pool, pool, tables(per_slot), out])
+    }
+
+    fn grid(self, c: StepCounts) -> Grid {
+        let kv_heads = self.kv as u32;
+        Grid {
+            rows: c.rows,
+            row_block: (c.rows * kv_heads / TILES).clamp(1, TILE_ROWS),
+            cols: kv_heads,
+            col_block: 1,
+        }
+    }
 }
 
 fn run<T: KvElem>(
     tile: &mut Tile<'_>,
     step: &StepBlock,
     scratch: &mut Scratch,
+    ext: bool,
 ) -> Result<(), TileFault> {
     let a = tile.args();
-    let (heads, kv, dim, per_slot) = (a.u32(5), a.u32(6), a.u32(7), a.u32(8));
-    let (group, scale, isa) = (heads / kv, a.f32(9), a.isa);
-    let shape = Shape {
-        heads,
-        kv,
-        dim,
-        per_slot,
+    let s = if ext { Sizes::ext(a) } else { Sizes::plain(a) };
+    let (group, head) = (s.heads / s.kv, tile.cols().start);
+    let mut shape = Shape {
+        dim: s.dim,
+        width: s.dim,
         group,
-        scale,
-        isa,
+        window: 0,
+        scale: a.f32(if ext { 12 } else { 9 }),
+        cap: 0.0,
+        isa: a.isa,
     };
+    let mut sinks = &[][..];
+    if ext {
+        (shape.window, shape.cap) = (a.u32(10), a.f32(13));
+        if a.u32(11) != 0 {
+            sinks = &tile.input::<f32>(4)[head * group..(head + 1) * group];
+        }
+    }
     let pools = Pools {
         k: tile.input::<T>(1),
-        v: tile.input::<T>(2),
+        v: Some(tile.input::<T>(2)),
         tables: tile.input::<u32>(3),
-        head: tile.cols().start,
+        per_slot: s.per_slot,
+        heads: s.kv,
+        head,
     };
-    let qkv = tile.input::<f32>(0);
+    let query = Query {
+        data: tile.input::<f32>(0),
+        first_row: 0,
+        row_stride: (s.heads + 2 * s.kv) * s.dim,
+        first: head * group * s.dim,
+        stride: s.dim,
+    };
     let columns = RowShape {
         first: 0,
-        ld: heads * dim,
+        ld: s.heads * s.dim,
         base: 0,
-        width: heads * dim,
-        unit: group * dim,
+        width: s.heads * s.dim,
+        unit: group * s.dim,
     };
-    let mut out = tile.output::<f32>(4, columns);
-    let (slots, rows) = (step.slots(), tile.rows());
-    let mut begin = rows.start;
-    while begin < rows.end {
-        let same = slots[begin..rows.end]
-            .iter()
-            .take_while(|s| **s == slots[begin]);
-        let end = begin + same.count();
-        attend(shape, &pools, qkv, &mut out, step, begin..end, scratch)?;
-        begin = end;
-    }
-    Ok(())
-}
-
-/// Where keys and values are: the pools, the tables, and which KV head.
-struct Pools<'a, T> {
-    k: &'a [T],
-    v: &'a [T],
-    tables: &'a [u32],
-    head: usize,
-}
-
-impl<T: KvElem> Pools<'_, T> {
-    /// Widens `n` keys and values of a slot from position `first` on, the begin of a block.
-    fn load(
-        &self,
-        s: Shape,
-        slot: u32,
-        first: usize,
-        n: usize,
-        to: &mut (&mut [f32], &mut [f32]),
-    ) -> Result<(), TileFault> {
-        let block = block_of(self.tables, s.per_slot, slot, first as u32)?;
-        let at = (block * s.kv + self.head) * STEP * s.dim;
-        let fault = TileFault::Block {
-            slot,
-            block: block as u32,
-        };
-        for (to, pool) in [(&mut *to.0, self.k), (&mut *to.1, self.v)] {
-            let from = pool.get(at..at + n * s.dim).ok_or(fault)?;
-            T::widen(s.isa, &mut to[..n * s.dim], from);
-        }
-        Ok(())
-    }
-}
-
-/// Rows of one sequence against its keys.
-fn attend<T: KvElem>(
-    s: Shape,
-    pools: &Pools<'_, T>,
-    qkv: &[f32],
-    out: &mut Out<'_, f32>,
-    step: &StepBlock,
-    rows: Range<usize>,
-    scratch: &mut Scratch,
-) -> Result<(), TileFault> {
-    let (dim, group, slot) = (s.dim, s.group, step.slots()[rows.start]);
-    let q = |r: usize, g: usize| {
-        let at = r * (s.heads + 2 * s.kv) * dim + (pools.head * group + g) * dim;
-        &qkv[at..at + dim]
-    };
-    let states = rows.len() * group;
-    let (keys, values) = grown(&mut scratch.f32s, 2 * STEP * dim).split_at_mut(STEP * dim);
-    let mut widened = (keys, values);
-    let partial = grown(&mut scratch.more, states * dim);
-    scratch.running.clear();
-    scratch.running.resize(2 * states, FRESH);
-    let (cut, total) = scratch.running.split_at_mut(states);
-    for r in rows.clone() {
-        out.row(r).fill(0.0);
-    }
-    let live = |r: usize| step.positions()[r] as usize + 1;
-    let longest = rows.clone().map(live).max().unwrap_or(0);
-    for begin in (0..longest).step_by(CUT) {
-        cut.fill(FRESH);
-        partial.fill(0.0);
-        for first in (begin..longest.min(begin + CUT)).step_by(STEP) {
-            pools.load(s, slot, first, STEP.min(longest - first), &mut widened)?;
-            for (i, r) in rows.clone().enumerate().filter(|(_, r)| live(*r) > first) {
-                let keys = Keys {
-                    keys: &*widened.0,
-                    values: &*widened.1,
-                    n: STEP.min(live(r) - first),
-                    scale: s.scale,
-                };
-                for g in 0..group {
-                    let at = i * group + g;
-                    let o = &mut partial[at * dim..(at + 1) * dim];
-                    cut[at] = take(s.isa, cut[at], o, q(r, g), keys);
-                }
-            }
-        }
-        for (i, r) in rows.clone().enumerate().filter(|(_, r)| live(*r) > begin) {
-            for g in 0..group {
-                let at = i * group + g;
-                let o = &mut out.row(r)[g * dim..(g + 1) * dim];
-                total[at] = on_isa!(s.isa, merge, (total: Running = total[at], out: &mut [f32] = o,
-                    cut: Running = cut[at], partial: &[f32] = &partial[at * dim..(at + 1) * dim]
-                ) -> Running);
-            }
-        }
-    }
-    for (i, r) in rows.enumerate() {
-        for (g, o) in out.row(r).chunks_exact_mut(dim).enumerate() {
-            let inverse = 1.0 / total[i * group + g].l;
-            o.iter_mut().for_each(|o| *o *= inverse);
-        }
-    }
-    Ok(())
-}
-
-fn take(isa: Isa, state: Running, o: &mut [f32], q: &[f32], keys: Keys<'_>) -> Running {
-    #[cfg(target_arch = "x86_64")]
-    if isa.has_avx2() && q.len().is_multiple_of(8) {
-        // SAFETY: `Isa` says AVX2 only after the processor said it, with FMA and F16C.
-        return unsafe { avx2::take(state, o, q, keys) };
-    }
-    let _ = isa;
-    step::take(state, o, q, keys)
+    let mut out = tile.output::<f32>(if ext { 5 } else { 4 }, columns);
+    by_sequence(step, tile.rows(), |rows| {
+        shape.attend(&pools, query, sinks, &mut out, step, rows, scratch)
+    })
 }

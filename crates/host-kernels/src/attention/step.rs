@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The portable arithmetic of one head: a step of keys, and the merge of two cuts. The spec stands in [`super`].
 
+use metrale_core::numeric::math::tanh;
+
 use super::STEP;
 use crate::lanes::{F8, Lanes, dot, exp};
 
@@ -23,24 +25,38 @@ pub(super) fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// What a step of keys needs: the query, the keys and values `[n, dim]` in f32, the factor of the scores.
+/// What a step of keys needs: keys `[n, dim]` and values in f32, the factor of the scores and their cap.
 #[derive(Clone, Copy)]
 pub(super) struct Keys<'a> {
     pub(super) keys: &'a [f32],
     pub(super) values: &'a [f32],
+    /// From one key's values to the next's.
+    pub(super) stride: usize,
     /// Live keys, 1 to 16.
     pub(super) n: usize,
     pub(super) scale: f32,
+    /// 0: none.
+    pub(super) cap: f32,
+}
+
+/// Caps scores: `cap * tanh(score / cap)`.
+pub(super) fn capped(scores: &mut [f32], cap: f32) {
+    if cap > 0.0 {
+        scores.iter_mut().for_each(|s| *s = cap * tanh(*s / cap));
+    }
 }
 
 /// Takes up to 16 keys into `state` and `o`.
 pub(super) fn take(state: Running, o: &mut [f32], q: &[f32], k: Keys<'_>) -> Running {
     let dim = q.len();
     let mut scores = [f32::NEG_INFINITY; STEP];
-    let mut m = state.m;
     for j in 0..k.n {
         scores[j] = dot::<F8>(q, &k.keys[j * dim..(j + 1) * dim]) * k.scale;
-        m = larger(scores[j], m);
+    }
+    capped(&mut scores[..k.n], k.cap);
+    let mut m = state.m;
+    for s in &scores[..k.n] {
+        m = larger(*s, m);
     }
     let c = exp(state.m - m);
     let mut p = [0.0; STEP];
@@ -55,7 +71,7 @@ pub(super) fn take(state: Running, o: &mut [f32], q: &[f32], k: Keys<'_>) -> Run
     for (d, o) in o.iter_mut().enumerate() {
         let mut acc = *o * c;
         for (j, p) in p[..k.n].iter().enumerate() {
-            acc = p.mul_add(k.values[j * dim + d], acc);
+            acc = p.mul_add(k.values[j * k.stride + d], acc);
         }
         *o = acc;
     }

@@ -4,7 +4,7 @@
 use metrale_core::numeric::dequantize::{E2M1_DOUBLED, IQ4_LEVELS};
 use metrale_core::numeric::half::e8m0_halved;
 
-use super::{Work, point, run_with};
+use super::{Work, experts, point, run_with};
 use crate::formats::nonlinear::level;
 use crate::formats::{
     self, Format, Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4K, Q5_0, Q5_1, Q5K, Q6K, byte, f16_at, nibble,
@@ -269,21 +269,52 @@ fn portable<F: Quantized>(work: &mut Work<'_, A16Block>) {
     }
 }
 
+macro_rules! inner {
+    ($format:ty, $isa:expr, $work:expr) => {{
+        #[cfg(target_arch = "x86_64")]
+        if $isa.has_avx2() {
+            return super::vector::tile::<$format>($work, $isa.has_avx512());
+        }
+        let _ = $isa;
+        portable::<$format>($work);
+    }};
+}
+
 macro_rules! a16_point {
     ($id:literal, $format:ty) => {
         point::<$format>($id, true, |t, _, _| {
             let (isa, k) = (t.args().isa, t.args().u32(4));
-            run_with::<$format, A16Block>(t, k / A16_BLOCK, |work| {
-                #[cfg(target_arch = "x86_64")]
-                if isa.has_avx2() {
-                    return super::vector::tile::<$format>(work, isa.has_avx512());
-                }
-                let _ = isa;
-                portable::<$format>(work);
+            run_with::<$format, A16Block>(t, k / A16_BLOCK, |work| inner!($format, isa, work))
+        })
+    };
+}
+
+macro_rules! expert_point {
+    ($id:literal, $format:ty) => {
+        experts::point::<$format>($id, true, |t, _, scratch| {
+            let isa = t.args().isa;
+            experts::run::<$format, A16Block>(t, scratch, A16_BLOCK, |work| {
+                inner!($format, isa, work)
             })
         })
     };
 }
+
+pub(crate) static EXPERT_POINTS: [HostPoint; 13] = [
+    expert_point!("expert_linear/q8_0", formats::Q8_0),
+    expert_point!("expert_linear/q4_0", formats::Q4_0),
+    expert_point!("expert_linear/q4_1", formats::Q4_1),
+    expert_point!("expert_linear/q5_0", Q5_0),
+    expert_point!("expert_linear/q5_1", Q5_1),
+    expert_point!("expert_linear/q2_k", Q2K),
+    expert_point!("expert_linear/q3_k", Q3K),
+    expert_point!("expert_linear/q4_k", Q4K),
+    expert_point!("expert_linear/q5_k", Q5K),
+    expert_point!("expert_linear/q6_k", Q6K),
+    expert_point!("expert_linear/iq4_nl", Iq4Nl),
+    expert_point!("expert_linear/iq4_xs", Iq4Xs),
+    expert_point!("expert_linear/mxfp4", Mxfp4),
+];
 
 pub(crate) static POINTS: [HostPoint; 13] = [
     a16_point!("linear/q8_0", formats::Q8_0),

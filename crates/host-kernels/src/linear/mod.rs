@@ -40,6 +40,7 @@ mod a16;
 mod avx2_fp8;
 #[cfg(target_arch = "x86_64")]
 mod avx2_plain;
+mod experts;
 mod fp8;
 mod plain;
 #[cfg(target_arch = "x86_64")]
@@ -57,9 +58,9 @@ use crate::point::{
     BadConstants, HostPoint, Need, RunTile, TileFault, f32s, positive, row_unit, unit_rows,
 };
 
-pub(crate) use a16::POINTS as A16_POINTS;
+pub(crate) use a16::{EXPERT_POINTS as EXPERT_A16_POINTS, POINTS as A16_POINTS};
 pub(crate) use fp8::POINTS as FP8_POINTS;
-pub(crate) use plain::POINTS as PLAIN_POINTS;
+pub(crate) use plain::{EXPERT_POINTS as EXPERT_PLAIN_POINTS, POINTS as PLAIN_POINTS};
 
 /// Bytes of weights in a tile of one row: a few microseconds at memory speed.
 const TILE_BYTES: usize = 32 * 1024;
@@ -124,6 +125,12 @@ struct Work<'a, X> {
     x: &'a [X],
     /// Activation elements of a row.
     ld: usize,
+    /// Activation elements from one row to the next.
+    x_ld: usize,
+    /// Rows that share an activation row.
+    x_div: usize,
+    /// Which row of the launch each of `rows` is; empty: itself.
+    index: Vec<u32>,
     /// The packed weights of the tile's groups, group after group.
     w: &'a [u8],
     /// Bytes of a group.
@@ -137,8 +144,13 @@ struct Work<'a, X> {
 
 impl<X> Work<'_, X> {
     #[inline(always)]
+    fn row(&self, row: usize) -> usize {
+        self.index.get(row).map_or(row, |r| *r as usize)
+    }
+
+    #[inline(always)]
     fn x(&self, row: usize) -> &[X] {
-        &self.x[row * self.ld..(row + 1) * self.ld]
+        &self.x[self.row(row) / self.x_div * self.x_ld..][..self.ld]
     }
 
     #[inline(always)]
@@ -149,6 +161,7 @@ impl<X> Work<'_, X> {
     /// Stores the eight outputs of a group of the tile, fewer in the tensor's last group.
     #[inline(always)]
     fn store(&mut self, row: usize, group: usize, mut value: F8) {
+        let row = self.row(row);
         let y = self.y.row(row);
         let begin = group * GROUP;
         let n = GROUP.min(y.len() - begin);
@@ -186,6 +199,9 @@ fn work<'a, F: Format, X: crate::args::Plain>(tile: &mut Tile<'a>, ld: usize) ->
     Work {
         x: tile.input::<X>(0),
         ld,
+        x_ld: ld,
+        x_div: 1,
+        index: Vec::new(),
         w: &tile.input::<u8>(1)[cols.start * group_bytes..cols.end * group_bytes],
         group_bytes,
         rows: tile.rows(),

@@ -1,65 +1,39 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Qwen3 dense (`model_type = "qwen3"`).
+//! Qwen2 and Qwen3, dense and with experts.
 
 use metrale_model_layers::Source;
-use metrale_model_layers::weight_map::{NameRow, whole};
+use metrale_model_layers::weight_map::{NameRow, experts, whole};
 
-use super::ModelWeightLoader;
+use super::{ModelWeightLoader, common};
 
-/// The `qwen3` family.
+/// The families `qwen2`, `qwen3` and `qwen3_moe`. GGUF files keep the order of Hugging Face in each head.
 pub struct Qwen3;
 
 impl ModelWeightLoader for Qwen3 {
-    fn names(&self, source: Source) -> &'static [NameRow] {
+    fn names(&self, source: Source) -> &'static [&'static [NameRow]] {
         match source {
-            Source::Hf => HF,
-            Source::Gguf => GGUF,
+            Source::Hf => &[EXPERTS_HF, common::HF],
+            Source::Gguf => &[EXPERTS_GGUF, common::GGUF],
         }
     }
 }
 
-const HF: &[NameRow] = &[
-    whole("embed", "model.embed_tokens.weight"),
-    whole("input_norm", "model.layers.{}.input_layernorm.weight"),
-    whole("q_proj", "model.layers.{}.self_attn.q_proj.weight"),
-    whole("k_proj", "model.layers.{}.self_attn.k_proj.weight"),
-    whole("v_proj", "model.layers.{}.self_attn.v_proj.weight"),
-    whole("o_proj", "model.layers.{}.self_attn.o_proj.weight"),
-    whole("q_bias", "model.layers.{}.self_attn.q_proj.bias"),
-    whole("k_bias", "model.layers.{}.self_attn.k_proj.bias"),
-    whole("v_bias", "model.layers.{}.self_attn.v_proj.bias"),
-    whole("o_bias", "model.layers.{}.self_attn.o_proj.bias"),
-    whole("q_norm", "model.layers.{}.self_attn.q_norm.weight"),
-    whole("k_norm", "model.layers.{}.self_attn.k_norm.weight"),
-    whole(
-        "post_norm",
-        "model.layers.{}.post_attention_layernorm.weight",
+const EXPERTS_HF: &[NameRow] = &[
+    whole("router", "model.layers.{}.mlp.gate.weight"),
+    experts(
+        "gate_exps",
+        "model.layers.{}.mlp.experts.{e}.gate_proj.weight",
     ),
-    whole("gate_proj", "model.layers.{}.mlp.gate_proj.weight"),
-    whole("up_proj", "model.layers.{}.mlp.up_proj.weight"),
-    whole("down_proj", "model.layers.{}.mlp.down_proj.weight"),
-    whole("final_norm", "model.norm.weight"),
-    whole("lm_head", "lm_head.weight"),
+    experts("up_exps", "model.layers.{}.mlp.experts.{e}.up_proj.weight"),
+    experts(
+        "down_exps",
+        "model.layers.{}.mlp.experts.{e}.down_proj.weight",
+    ),
 ];
 
-/// The half-rotation order of Hugging Face is kept in GGUF files of this architecture.
-const GGUF: &[NameRow] = &[
-    whole("embed", "token_embd.weight"),
-    whole("input_norm", "blk.{}.attn_norm.weight"),
-    whole("q_proj", "blk.{}.attn_q.weight"),
-    whole("k_proj", "blk.{}.attn_k.weight"),
-    whole("v_proj", "blk.{}.attn_v.weight"),
-    whole("o_proj", "blk.{}.attn_output.weight"),
-    whole("q_bias", "blk.{}.attn_q.bias"),
-    whole("k_bias", "blk.{}.attn_k.bias"),
-    whole("v_bias", "blk.{}.attn_v.bias"),
-    whole("o_bias", "blk.{}.attn_output.bias"),
-    whole("q_norm", "blk.{}.attn_q_norm.weight"),
-    whole("k_norm", "blk.{}.attn_k_norm.weight"),
-    whole("post_norm", "blk.{}.ffn_norm.weight"),
-    whole("gate_proj", "blk.{}.ffn_gate.weight"),
-    whole("up_proj", "blk.{}.ffn_up.weight"),
-    whole("down_proj", "blk.{}.ffn_down.weight"),
-    whole("final_norm", "output_norm.weight"),
-    whole("lm_head", "output.weight"),
+const EXPERTS_GGUF: &[NameRow] = &[
+    whole("router", "blk.{}.ffn_gate_inp.weight"),
+    whole("gate_exps", "blk.{}.ffn_gate_exps.weight"),
+    whole("up_exps", "blk.{}.ffn_up_exps.weight"),
+    whole("down_exps", "blk.{}.ffn_down_exps.weight"),
 ];

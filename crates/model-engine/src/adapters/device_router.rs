@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use metrale_core::{StepBlock, StepLayout};
+use metrale_core::{KV_BLOCK, StepBlock, StepLayout};
 use metrale_gpu_runtime::{DeviceFault, Progress as DeviceProgress};
 use metrale_sampling::Sampling;
 use metrale_scheduler::{
@@ -12,6 +12,7 @@ use metrale_scheduler::{
     Scope, StepOutcome, StepPlan,
 };
 
+use super::StepPace;
 use crate::traits::Model;
 
 /// Drives a [`Model`] for the scheduler.
@@ -23,6 +24,8 @@ pub struct ModelRouter<M> {
     tops: Vec<u32>,
     hash_rows: bool,
     lookahead: Lookahead,
+    pace: StepPace,
+    rows: u32,
     history: Vec<metrale_core::HistoryEntry>,
     bias: Vec<(u32, f32)>,
     top: Vec<(u32, f32)>,
@@ -42,6 +45,8 @@ impl<M: Model> ModelRouter<M> {
             tops: Vec::new(),
             hash_rows,
             lookahead: Lookahead::Late,
+            pace: StepPace::default(),
+            rows: 0,
             history: Vec::new(),
             bias: Vec::new(),
             top: Vec::new(),
@@ -55,6 +60,12 @@ impl<M: Model> ModelRouter<M> {
     #[must_use]
     pub fn with_lookahead(self, lookahead: Lookahead) -> ModelRouter<M> {
         ModelRouter { lookahead, ..self }
+    }
+
+    /// Tells `pace` how long prefill rows take.
+    #[must_use]
+    pub fn with_pace(self, pace: StepPace) -> ModelRouter<M> {
+        ModelRouter { pace, ..self }
     }
 
     fn fill(&mut self, plan: &StepPlan<Sampling>) -> Result<(), metrale_core::StepFull> {
@@ -157,12 +168,16 @@ impl<M: Model> DeviceRouter for ModelRouter<M> {
             }
         }
         self.started = Instant::now();
+        self.rows = plan.rows();
         Ok(())
     }
 
     fn wait(&mut self, timeout: Duration, outcome: &mut StepOutcome) -> Result<Progress, Fault> {
         match self.model.wait(timeout).map_err(fault)? {
             DeviceProgress::Done => {
+                if self.rows >= KV_BLOCK {
+                    self.pace.measure(self.rows, self.started);
+                }
                 self.collect(outcome).map_err(fault)?;
                 Ok(Progress::Done)
             }

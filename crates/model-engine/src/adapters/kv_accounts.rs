@@ -68,6 +68,7 @@ impl KvAccounts for CacheAccounts {
             tokens,
             reuse,
             spare,
+            restore,
         } = *admission;
         let attached = self.cache.admit(
             slot,
@@ -76,6 +77,7 @@ impl KvAccounts for CacheAccounts {
                 tokens,
                 reuse,
                 spare,
+                restore,
             },
         )?;
         let copy = attached.copy.map(|copy| BlockCopy {
@@ -91,6 +93,10 @@ impl KvAccounts for CacheAccounts {
 
     fn cached(&self, namespace: u64, tokens: &[u32]) -> u32 {
         self.cache.cached(namespace, tokens)
+    }
+
+    fn restorable(&self, namespace: u64, tokens: &[u32]) -> u32 {
+        self.cache.restorable(namespace, tokens)
     }
 
     fn grow(&mut self, slot: u32) -> Option<u32> {

@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 use metrale_cache::{CacheOptions, KvCache, StateOptions, WindowOptions};
 use metrale_sampling::Sampling;
 use metrale_scheduler::{
-    ClockRouter, Driver, Handle, LimitsError, Lookahead, NoSpill, PlannerLimits, Routers,
+    ClockRouter, Driver, Handle, LimitsError, Lookahead, PlannerLimits, Routers,
 };
+use metrale_storage::ArenaError;
 
-use crate::adapters::{CacheAccounts, ModelRouter};
+use crate::adapters::{CacheAccounts, HostSpill, HostTier, ModelRouter, StepPace};
 use crate::model::TransformerModel;
 use crate::traits::Model;
 
@@ -35,6 +36,9 @@ pub struct EngineOptions {
     /// How far ahead steps are planned. Default [`Lookahead::Late`]: step n+1 is planned, and the tokens of n-1 are delivered,
     /// while n runs. Answers do not depend on it.
     pub lookahead: Lookahead,
+    /// Bytes of host memory for the KV of evicted prefixes and preempted sequences. Default 0: none is kept. Without effect
+    /// where there are groups beside the first one.
+    pub kv_host_bytes: u64,
     /// Groups of sliding-window layers that the plan gave block tables of their own. Default none.
     pub windows: Vec<WindowOptions>,
     /// Places of recurrent state, where the plan has them. Default none.
@@ -49,6 +53,7 @@ impl Default for EngineOptions {
             step_deadline: Duration::from_secs(120),
             hash_key: 0,
             lookahead: Lookahead::Late,
+            kv_host_bytes: 0,
             windows: Vec::new(),
             states: None,
         }
@@ -61,6 +66,9 @@ pub enum StartError {
     /// The planner's limits contradict each other.
     #[error(transparent)]
     Limits(#[from] LimitsError),
+    /// The memory for spilled KV cannot be had.
+    #[error(transparent)]
+    Host(#[from] ArenaError),
     /// A thread could not be started.
     #[error("the engine's thread could not be started: {0}")]
     Thread(#[from] io::Error),
@@ -108,7 +116,7 @@ impl Drop for Engine {
 
 /// The engine's driver, to be stepped by hand in tests.
 pub type EngineDriver =
-    Driver<Routers<ModelRouter<TransformerModel>, MonotonicClock>, CacheAccounts>;
+    Driver<Routers<ModelRouter<TransformerModel>, MonotonicClock, HostSpill>, CacheAccounts>;
 
 /// Joins model, cache and planner; the KV pool populates while the populator lives.
 ///
@@ -121,7 +129,17 @@ pub fn assemble(
     let plan = Arc::clone(model.plan());
     let populated = Arc::new(AtomicU32::new(0));
     let populator = Populator::start(&model, Arc::clone(&populated))?;
-    let cache = KvCache::new(CacheOptions {
+    let pace = StepPace::default();
+    let grouped = !options.windows.is_empty() || options.states.is_some();
+    let tier = match options.kv_host_bytes {
+        0 => None,
+        _ if grouped => None,
+        bytes => {
+            let device = Arc::clone(model.device());
+            Some(HostTier::new(device, bytes, pace.clone())?)
+        }
+    };
+    let mut cache = KvCache::new(CacheOptions {
         blocks: plan.kv_blocks as u32,
         slots: model.limits().slots,
         hash_key: options.hash_key,
@@ -129,13 +147,17 @@ pub fn assemble(
         states: options.states,
         ..CacheOptions::default()
     });
+    if let Some(tier) = &tier {
+        cache = cache.with_sink(Box::new(tier.clone()));
+    }
     let accounts = CacheAccounts::new(cache, populated);
     let router = ModelRouter::new(model, options.row_hashes, options.step_deadline)
-        .with_lookahead(options.lookahead);
+        .with_lookahead(options.lookahead)
+        .with_pace(pace);
     let routers = Routers {
         device: router,
         clock: MonotonicClock::default(),
-        spill: NoSpill,
+        spill: HostSpill(tier),
     };
     Ok((Driver::new(options.limits, routers, accounts)?, populator))
 }

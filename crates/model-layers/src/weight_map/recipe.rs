@@ -47,16 +47,17 @@ impl Recipe {
     }
 }
 
-/// The recipe of `weight` by a name table; `None` if the table has no row for it, or a row that the instance's params do
+/// The recipe of `weight` by name tables, the first row that counts; `None` if they have no row for it, or a row that the instance's params do
 /// not fit.
 #[must_use]
-pub fn recipe(table: &[NameRow], instance: &Instance, weight: &WeightDecl) -> Option<Recipe> {
+pub fn recipe(tables: &[&[NameRow]], instance: &Instance, weight: &WeightDecl) -> Option<Recipe> {
     let scope = Scope {
         instance,
         layer: weight.key.layer,
     };
-    let row = table
+    let row = tables
         .iter()
+        .flat_map(|table| table.iter())
         .find(|row| row.weight == weight.key.name && scope.counts(row))?;
     let tensor = match weight.key.layer {
         Some(layer) => row.tensor.replace("{}", &layer.to_string()),

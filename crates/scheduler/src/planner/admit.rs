@@ -20,20 +20,30 @@ impl<S: Clone> Planner<S> {
             let Some(head) = self.waiting.front() else {
                 return;
             };
-            if self.mode != Lookahead::None && (head.cancelled || head.spilled.is_some()) {
+            if self.mode != Lookahead::None && head.cancelled {
                 return;
             }
             let Some(slot) = self.slots.iter().position(Option::is_none) else {
                 return;
             };
+            let reuse = !head.reports_prompt();
+            if self.mode != Lookahead::None {
+                let (namespace, tokens) = (head.request.namespace, &head.tokens);
+                self.between =
+                    head.spilled.is_some() || reuse && kv.restorable(namespace, tokens) > 0;
+                if self.between {
+                    return;
+                }
+            }
             if self.limits.share_prefill && self.is_being_computed(head, kv) {
                 return;
             }
             let admission = Admission {
                 namespace: head.request.namespace,
                 tokens: &head.tokens,
-                reuse: !head.reports_prompt(),
+                reuse,
                 spare: self.running.len() as u32,
+                restore: self.mode == Lookahead::None,
             };
             let slot = slot as u32;
             let Some(attached) = kv.admit(slot, &admission) else {

@@ -29,9 +29,7 @@ impl<S: Clone> Planner<S> {
         effects: &mut Vec<Effect>,
     ) -> Option<&StepPlan<S>> {
         assert!(self.in_flight && !self.ahead, "one step is in flight");
-        // What was spilled comes back between steps.
-        let spilled = self.waiting.front().is_some_and(|s| s.spilled.is_some());
-        if lookahead == Lookahead::None || spilled {
+        if std::mem::take(&mut self.between) || lookahead == Lookahead::None {
             return None;
         }
         std::mem::swap(&mut self.plan, &mut self.next);

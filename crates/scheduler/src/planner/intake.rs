@@ -35,6 +35,7 @@ impl<S: Clone> Planner<S> {
             in_flight: false,
             next: StepPlan::default(),
             ahead: false,
+            between: false,
             mode: Lookahead::None,
             left: Budget::default(),
             moved: Vec::new(),

@@ -59,6 +59,7 @@ impl KvAccounts for Kv {
             tokens: a.tokens,
             reuse: a.reuse,
             spare: a.spare,
+            restore: a.restore,
         };
         let found = self.0.admit(slot, &ask)?;
         Some(Attached {
@@ -73,6 +74,10 @@ impl KvAccounts for Kv {
 
     fn cached(&self, namespace: u64, tokens: &[u32]) -> u32 {
         self.0.cached(namespace, tokens)
+    }
+
+    fn restorable(&self, namespace: u64, tokens: &[u32]) -> u32 {
+        self.0.restorable(namespace, tokens)
     }
 
     fn grow(&mut self, slot: u32) -> Option<u32> {

@@ -13,7 +13,7 @@ use metrale_scheduler::{
 use super::STOP;
 use super::kv::Kv;
 use super::model::answer;
-use super::script::{Script, Seen};
+use super::script::{Script, Seen, Sink};
 
 pub struct Rig {
     pub driver: Driver<Script, Kv>,
@@ -66,8 +66,8 @@ impl Rig {
     }
 
     pub fn with(limits: PlannerLimits, blocks: u32, set: impl FnOnce(&mut Script)) -> Rig {
-        let kv = Kv::new(blocks, limits.max_num_seqs);
-        Rig::over(limits, blocks, kv, set)
+        let seqs = limits.max_num_seqs;
+        Rig::over(limits, blocks, |_| Kv::new(blocks, seqs), set)
     }
 
     /// A driver whose layers are of every kind: all keys, a window, recurrent.
@@ -77,18 +77,40 @@ impl Rig {
         snapshots: u32,
         set: impl FnOnce(&mut Script),
     ) -> Rig {
-        let kv = Kv::hybrid(blocks, limits.max_num_seqs, limits.max_rows, snapshots);
+        let (seqs, rows) = (limits.max_num_seqs, limits.max_rows);
+        let kv = |_: &Script| Kv::hybrid(blocks, seqs, rows, snapshots);
         Rig::over(limits, blocks, kv, |script| {
             set(script);
             script.hybrid = true;
         })
     }
 
-    fn over(limits: PlannerLimits, blocks: u32, kv: Kv, set: impl FnOnce(&mut Script)) -> Rig {
+    /// A driver whose cache keeps `room` evicted blocks.
+    pub fn sinking(
+        limits: PlannerLimits,
+        blocks: u32,
+        room: usize,
+        set: impl FnOnce(&mut Script),
+    ) -> Rig {
+        let seqs = limits.max_num_seqs;
+        let kv = |script: &Script| {
+            let sink = Box::new(Sink::new(script, room));
+            Kv(Kv::new(blocks, seqs).0.with_sink(sink))
+        };
+        Rig::over(limits, blocks, kv, set)
+    }
+
+    fn over(
+        limits: PlannerLimits,
+        blocks: u32,
+        kv: impl FnOnce(&Script) -> Kv,
+        set: impl FnOnce(&mut Script),
+    ) -> Rig {
         let mut script = Script::new(limits.clone(), blocks);
         set(&mut script);
         let (seen, clock) = (Arc::clone(&script.seen), Arc::clone(&script.clock));
         let micros = Arc::clone(&script.micros);
+        let kv = kv(&script);
         let driver = Driver::new(limits.clone(), script, kv).unwrap();
         Rig {
             handle: driver.handle(),

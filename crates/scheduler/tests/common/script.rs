@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use metrale_cache::{BlockName, BlockSink};
 use metrale_scheduler::{
     ClockRouter, DeviceRouter, Effect, Fault, FaultKind, Lookahead, PlannerLimits, Progress,
     Router, RowOutcome, RowStatus, Scope, Segment, SpillRouter, StepOutcome, StepPlan,
@@ -37,10 +38,12 @@ pub enum Mishap {
 
 /// One place of the memory: position and token.
 type Cell = Option<(u32, u32)>;
+/// The places of all blocks.
+pub type Memory = Vec<[Cell; BLOCK as usize]>;
 
 pub struct Script {
     limits: PlannerLimits,
-    memory: Vec<[Cell; BLOCK as usize]>,
+    pub memory: Arc<Mutex<Memory>>,
     tables: HashMap<(u32, u32), u32>,
     /// Tokens in the blocks of the second group, where there is one.
     window: Vec<[Cell; BLOCK as usize]>,
@@ -67,6 +70,8 @@ pub struct Script {
     /// And by this much with each row.
     pub row_micros: u64,
     pub micros: Arc<AtomicU64>,
+    /// Blocks wanted back from a [`Sink`].
+    pub sunk: Arc<AtomicU64>,
 }
 
 /// What a test can look at.
@@ -85,7 +90,7 @@ impl Script {
     pub fn new(limits: PlannerLimits, blocks: u32) -> Script {
         Script {
             limits,
-            memory: vec![[None; BLOCK as usize]; blocks as usize],
+            memory: Arc::new(Mutex::new(vec![[None; BLOCK as usize]; blocks as usize])),
             tables: HashMap::new(),
             window: vec![[None; BLOCK as usize]; 4096],
             states: BTreeMap::new(),
@@ -103,6 +108,7 @@ impl Script {
             step_millis: 1,
             row_micros: 0,
             micros: Arc::default(),
+            sunk: Arc::default(),
         }
     }
 
@@ -156,7 +162,7 @@ impl Script {
         (0..len)
             .map(|at| {
                 let block = self.tables[&(slot, at / BLOCK)];
-                let cell = self.memory[block as usize][(at % BLOCK) as usize];
+                let cell = self.memory.lock().unwrap()[block as usize][(at % BLOCK) as usize];
                 let (position, token) = cell.expect("a row reads KV that was never written");
                 assert_eq!(position, at, "a row reads another position's KV");
                 token
@@ -194,7 +200,8 @@ impl Script {
 
     fn run(&mut self, plan: &StepPlan<u64>) -> StepOutcome {
         for c in &plan.copies {
-            self.memory[c.dst as usize] = self.memory[c.src as usize];
+            let mut memory = self.memory.lock().unwrap();
+            memory[c.dst as usize] = memory[c.src as usize];
         }
         for t in &plan.tables {
             self.tables.insert((t.slot, t.index), t.block);
@@ -203,7 +210,8 @@ impl Script {
             for (i, token) in plan.tokens_of(s).iter().enumerate() {
                 let at = s.first_position + i as u32;
                 let block = self.tables[&(s.slot, at / BLOCK)];
-                self.memory[block as usize][(at % BLOCK) as usize] = Some((at, *token));
+                let mut memory = self.memory.lock().unwrap();
+                memory[block as usize][(at % BLOCK) as usize] = Some((at, *token));
             }
             if self.hybrid {
                 self.run_beside(plan, s);
@@ -272,13 +280,13 @@ impl DeviceRouter for Script {
         let most = 1 + usize::from(self.lookahead == Lookahead::Slot);
         assert!(self.pending.len() < most && !self.lost);
         assert!(plan.late.is_empty() || self.lookahead == Lookahead::Slot);
+        self.seen.lock().unwrap().plans.push(plan.clone());
         let plan = &self.with_ids(plan);
         self.step += 1;
         self.clock.fetch_add(self.step_millis, Ordering::Relaxed);
         let micros = self.row_micros * u64::from(plan.rows());
         self.micros.fetch_add(micros, Ordering::Relaxed);
         self.guarded(|s| s.check(plan));
-        self.seen.lock().unwrap().plans.push(plan.clone());
         match self.mishaps.get(&self.step).copied() {
             Some(Mishap::Panic) => panic!("scripted panic"),
             Some(Mishap::Lost) => {
@@ -329,7 +337,7 @@ impl DeviceRouter for Script {
             ));
         }
         if fault.scope == Scope::Device {
-            self.memory.fill([None; BLOCK as usize]);
+            self.memory.lock().unwrap().fill([None; BLOCK as usize]);
             self.window.fill([None; BLOCK as usize]);
             self.states.clear();
             self.tables.clear();
@@ -348,7 +356,8 @@ impl ClockRouter for Script {
 impl SpillRouter for Script {
     fn spill(&mut self, key: u64, blocks: &[u32]) -> bool {
         if self.spills && !self.hybrid {
-            let kept = blocks.iter().map(|b| self.memory[*b as usize]).collect();
+            let memory = self.memory.lock().unwrap();
+            let kept = blocks.iter().map(|b| memory[*b as usize]).collect();
             assert!(self.spilled.insert(key, kept).is_none());
         }
         self.spills && !self.hybrid
@@ -357,7 +366,7 @@ impl SpillRouter for Script {
     fn restore(&mut self, key: u64, first: u32, blocks: &[u32]) -> bool {
         let kept = self.spilled.remove(&key).expect("spilled before");
         for (i, block) in blocks.iter().enumerate() {
-            self.memory[*block as usize] = kept[first as usize + i];
+            self.memory.lock().unwrap()[*block as usize] = kept[first as usize + i];
         }
         self.seen.lock().unwrap().restored += 1;
         true
@@ -377,5 +386,65 @@ impl Script {
 impl Router for Script {
     fn observe(&mut self, effect: &Effect) {
         self.seen.lock().unwrap().effects.push(effect.clone());
+    }
+}
+
+/// Keeps a few evicted blocks of the device's memory, and loses or spoils some of them.
+pub struct Sink {
+    memory: Arc<Mutex<Memory>>,
+    kept: HashMap<BlockName, (u64, [Cell; BLOCK as usize])>,
+    order: VecDeque<BlockName>,
+    room: usize,
+    pub calls: Arc<AtomicU64>,
+}
+
+impl Sink {
+    pub fn new(script: &Script, room: usize) -> Sink {
+        Sink {
+            memory: Arc::clone(&script.memory),
+            kept: HashMap::new(),
+            order: VecDeque::new(),
+            room,
+            calls: Arc::clone(&script.sunk),
+        }
+    }
+}
+
+impl BlockSink for Sink {
+    fn evict(&mut self, name: &BlockName, number: u64, block: u32) {
+        let cells = self.memory.lock().unwrap()[block as usize];
+        if let Some((was, before)) = self.kept.get(name) {
+            assert_eq!((*was, before), (number, &cells), "equal names, equal KV");
+            return;
+        }
+        if self.order.len() >= self.room
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.kept.remove(&oldest);
+        }
+        self.order.push_back(*name);
+        self.kept.insert(*name, (number, cells));
+    }
+
+    fn kept(&self, name: &BlockName) -> Option<u64> {
+        self.kept.get(name).map(|k| k.0)
+    }
+
+    fn worth(&self, blocks: u32) -> bool {
+        blocks % 7 != 3
+    }
+
+    fn restore(&mut self, name: &BlockName, block: u32) -> bool {
+        let calls = self.calls.fetch_add(1, Ordering::Relaxed);
+        let Some((_, cells)) = self.kept.get(name).filter(|_| calls % 5 != 4) else {
+            return false;
+        };
+        self.memory.lock().unwrap()[block as usize] = *cells;
+        true
+    }
+
+    fn reset(&mut self) {
+        self.kept.clear();
+        self.order.clear();
     }
 }

@@ -20,6 +20,8 @@ pub struct Facts<'a> {
     pub defaults: &'a SamplingDefaults,
     /// The seed of a request that has none.
     pub fresh_seed: u64,
+    /// Whether requests are served by their priority.
+    pub by_priority: bool,
 }
 
 /// Validated common fields; defaults are filled in.
@@ -49,6 +51,10 @@ pub struct Generation {
     pub stream: bool,
     /// A last event with token counts.
     pub include_usage: bool,
+    /// Lower is served first.
+    pub priority: i32,
+    /// Requests of another salt share no cached prefix.
+    pub cache_salt: Option<String>,
 }
 
 impl Generation {
@@ -87,6 +93,8 @@ impl Generation {
             skip_special: fields.boolean("skip_special_tokens")?.unwrap_or(true),
             stream,
             include_usage: include_usage(fields, stream)?,
+            priority: priority(fields, facts.by_priority)?,
+            cache_salt: cache_salt(fields)?,
         })
     }
 }
@@ -129,6 +137,26 @@ fn max_tokens(fields: &Fields<'_>, least: i64) -> Result<Option<u32>, ApiError> 
             "and `max_completion_tokens` differ; give one of them",
         )),
         _ => Ok(new.or(old)),
+    }
+}
+
+/// As vLLM has it: a number of its own is an error unless the server serves by priority.
+fn priority(fields: &Fields<'_>, honoured: bool) -> Result<i32, ApiError> {
+    let range = i64::from(i32::MIN)..=i64::from(i32::MAX);
+    let priority = fields.integer("priority", range)?.unwrap_or(0) as i32;
+    if priority != 0 && !honoured {
+        return Err(ApiError::Unsupported {
+            path: fields.path("priority"),
+            why: "requests are not served by priority here: the server was started without `--policy priority` (only 0 is accepted)".to_owned(),
+        });
+    }
+    Ok(priority)
+}
+
+fn cache_salt(fields: &Fields<'_>) -> Result<Option<String>, ApiError> {
+    match fields.string("cache_salt")? {
+        Some("") => Err(ApiError::invalid("cache_salt", "must not be empty")),
+        salt => Ok(salt.map(str::to_owned)),
     }
 }
 

@@ -130,6 +130,16 @@ pub const FIELDS: &[Field] = &[
     field("max_tokens", BOTH, Honoured("most tokens to generate")),
     field("max_completion_tokens", CHAT, Honoured("as max_tokens")),
     field(
+        "priority",
+        BOTH,
+        Honoured("lower is served first, with `--policy priority`; without it only 0"),
+    ),
+    field(
+        "cache_salt",
+        BOTH,
+        Honoured("a text; no cached prefix is shared with requests of another salt"),
+    ),
+    field(
         "min_tokens",
         BOTH,
         Honoured("no stop token before this many tokens"),
@@ -247,11 +257,6 @@ pub const FIELDS: &[Field] = &[
         BOTH,
         Only("false", "tokens are given as text and bytes"),
     ),
-    field(
-        "priority",
-        BOTH,
-        Only("0", "requests are served in order of arrival"),
-    ),
     // Refused by name.
     field("tools", CHAT, Refused(TOOLS)),
     field("functions", CHAT, Refused(TOOLS)),
@@ -313,11 +318,6 @@ pub const FIELDS: &[Field] = &[
     field("guided_regex", BOTH, Refused(SCHEMA)),
     field("guided_choice", BOTH, Refused(SCHEMA)),
     field("guided_grammar", BOTH, Refused(SCHEMA)),
-    field(
-        "cache_salt",
-        BOTH,
-        Refused("cache namespaces are not offered yet"),
-    ),
 ];
 
 /// The fields of one endpoint.

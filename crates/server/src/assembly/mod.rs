@@ -21,7 +21,7 @@ use metrale_core::{ArenaKind, Elem};
 use metrale_gpu_runtime::{DeviceInfo, GpuBackend, HostOptions, Isa};
 use metrale_model_engine::{Engine, EngineOptions, PlanOptions, Prepared, TransformerModel, load};
 use metrale_model_weights::Checkpoint;
-use metrale_scheduler::PlannerLimits;
+use metrale_scheduler::{PlannerLimits, Policy};
 
 use crate::engine_face::{ModelCard, ServedModel};
 use crate::template::{ChatTemplate, TemplateError, TemplateLimits, TemplateTokens};
@@ -62,6 +62,10 @@ pub struct LoadOptions {
     pub max_prefill_tokens: u32,
     /// Requests that wait.
     pub queue_len: usize,
+    /// In which order they are served.
+    pub policy: Policy,
+    /// Bytes of host memory for evicted KV; 0 = none.
+    pub kv_host_bytes: u64,
     /// Configuration keys that the user takes responsibility for.
     pub accept_keys: Vec<String>,
     /// Sampling defaults given by flags.
@@ -98,6 +102,8 @@ impl LoadOptions {
             max_num_seqs: limits.max_num_seqs,
             max_prefill_tokens: limits.max_prefill_tokens,
             queue_len: limits.queue_len,
+            policy: limits.policy,
+            kv_host_bytes: 0,
             accept_keys: Vec::new(),
             sampling: SamplingFlags::default(),
             row_hashes: false,
@@ -232,7 +238,9 @@ impl Opened {
     pub fn model(&self, progress: impl FnMut(u64)) -> Result<TransformerModel> {
         // A GPU's memory is its own, and there once it is reserved.
         if self.device().lazy_memory {
-            memory::fits(&self.plan.memory, available_memory())?;
+            let host = self.options.kv_host_bytes;
+            let free = available_memory().map(|free| free.saturating_sub(host));
+            memory::fits(&self.plan.memory, free)?;
         }
         let (plan, backend) = (Arc::clone(&self.plan), Arc::clone(&self.backend));
         Ok(load(&self.prepared, plan, backend, progress)?)
@@ -247,6 +255,7 @@ impl Opened {
             limits: self.limits.clone(),
             row_hashes: self.options.row_hashes,
             hash_key: random_u64()?,
+            kv_host_bytes: self.options.kv_host_bytes,
             ..EngineOptions::default()
         };
         Ok(Engine::start(model, options)?)
@@ -283,6 +292,7 @@ impl Opened {
             digest: plan.digest.short(),
             created: sizes::modified(&options.path),
             defaults: defaults::merge(&options.sampling, &prepared.checkpoint.config.generation),
+            by_priority: matches!(options.policy, Policy::Priority { .. }),
             settings: sizes::settings(options, plan, limits, backend.device()),
         };
         let served = ServedModel {

@@ -131,6 +131,7 @@ pub(super) fn choose(options: &LoadOptions, prepared: &Prepared) -> Result<Sizes
         max_seq_len,
         max_history: PlannerLimits::default().max_history.max(max_seq_len),
         queue_len: options.queue_len,
+        policy: options.policy,
         ..PlannerLimits::default()
     };
     planner.validate()?;
@@ -244,6 +245,16 @@ pub(super) fn settings(
             "queue-len",
             json!(limits.queue_len),
             flag(limits.queue_len != defaults.queue_len, "default"),
+        ),
+        setting(
+            "policy",
+            json!(limits.policy.name()),
+            flag(limits.policy != defaults.policy, "default"),
+        ),
+        setting(
+            "kv-host-gb",
+            json!(options.kv_host_bytes as f64 / 1e9),
+            flag(options.kv_host_bytes > 0, "default"),
         ),
     ]
 }

@@ -3,6 +3,7 @@
 
 use metrale_core::Elem;
 use metrale_gpu_runtime::Isa;
+use metrale_scheduler::Policy;
 
 use super::exit::{Exit, Failure};
 use super::machine::Machine;
@@ -65,6 +66,13 @@ pub(super) fn engine(values: &Values<'_>, machine: &Machine) -> Result<LoadOptio
             .count("max-prefill-tokens")
             .unwrap_or(defaults.max_prefill_tokens),
         queue_len: values.count("queue-len").unwrap_or(defaults.queue_len),
+        policy: values
+            .text("policy")
+            .and_then(Policy::named)
+            .unwrap_or_default(),
+        kv_host_bytes: values
+            .number("kv-host-gb")
+            .map_or(0, |gb| (gb * 1e9) as u64),
         weights: match values.text("load-format") {
             Some("dummy") => Weights::Made(0),
             _ => Weights::Checkpoint,

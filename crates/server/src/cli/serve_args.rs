@@ -67,6 +67,23 @@ pub(super) const ENGINE: Group = Group {
             "Size of the KV cache.",
         ),
         Flag::new(
+            "kv-host-gb",
+            "GB",
+            Kind::Number {
+                least: 0.0,
+                most: 65_536.0,
+            },
+            "0",
+            "Host memory, in 10^9 bytes, for the KV of evicted prefixes and preempted answers. It is brought back where that is measured to be faster than computing it.",
+        ),
+        Flag::new(
+            "policy",
+            "NAME",
+            Kind::Choice(&["fifo", "priority", "slai"]),
+            "fifo",
+            "Order of service. priority: by the requests' `priority`, lower first, 10 s of waiting worth one step. slai: keeps 50 ms between tokens as far as prefill chunks allow, shortest prompt first.",
+        ),
+        Flag::new(
             "queue-len",
             "N",
             Kind::Count { least: 1, most: 1 << 20 },

@@ -113,6 +113,7 @@ impl App {
             vocab_size: served.text.vocab_size(),
             defaults: &served.card.defaults,
             fresh_seed: self.fresh_seed(),
+            by_priority: served.card.by_priority,
         }
     }
 

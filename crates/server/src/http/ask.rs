@@ -56,8 +56,8 @@ pub(super) fn request(
         stop_tokens: stop_tokens.into(),
         logprobs: wanted.logprobs,
         prompt_logprobs: wanted.logprobs.filter(|_| prompt.echo.is_some()),
-        namespace: 0,
-        priority: 0,
+        namespace: wanted.namespace,
+        priority: g.priority,
         deadline: None,
     })
 }

@@ -8,7 +8,7 @@ use axum::response::Response;
 
 use super::app::App;
 use super::generate::{Answering, Prepared, Wanted};
-use super::{body, prompt, shape};
+use super::{body, prompt, shape, tenant};
 use crate::api::chat::ChatRequest;
 use crate::api::error::ApiError;
 
@@ -18,6 +18,7 @@ pub(super) async fn chat(
     request: Request,
 ) -> Result<Response, ApiError> {
     let served = app.slot.serving()?;
+    let tenant = tenant::tenant(&app.config, request.headers());
     let body = body::read(&app, request).await?;
     let chat = ChatRequest::read(&body.json, &app.facts(&served))?;
     drop(body);
@@ -30,6 +31,7 @@ pub(super) async fn chat(
         echo: None,
     }];
     let wanted = Wanted {
+        namespace: tenant::namespace(&tenant, chat.generation.cache_salt.as_deref()),
         generation: &chat.generation,
         logprobs: chat.logprobs,
         length: None,

@@ -8,7 +8,7 @@ use axum::response::Response;
 
 use super::app::App;
 use super::generate::{Answering, Prepared, Wanted};
-use super::{body, prompt, shape};
+use super::{body, prompt, shape, tenant};
 use crate::api::completions::{CompletionRequest, Prompt};
 use crate::api::error::ApiError;
 use crate::completion::echo::Echo;
@@ -20,6 +20,7 @@ pub(super) async fn completions(
     request: Request,
 ) -> Result<Response, ApiError> {
     let served = app.slot.serving()?;
+    let tenant = tenant::tenant(&app.config, request.headers());
     let body = body::read(&app, request).await?;
     let mut asked = CompletionRequest::read(&body.json, &app.facts(&served))?;
     drop(body);
@@ -29,6 +30,7 @@ pub(super) async fn completions(
         prompts.push(prepare(&app, &served, &asked, prompt).await?);
     }
     let wanted = Wanted {
+        namespace: tenant::namespace(&tenant, asked.generation.cache_salt.as_deref()),
         generation: &asked.generation,
         logprobs: asked.logprobs,
         length: Some(CompletionRequest::MAX_TOKENS),

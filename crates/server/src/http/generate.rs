@@ -36,6 +36,8 @@ pub(super) struct Prepared {
 /// What a request asks for, beside its prompts.
 pub(super) struct Wanted<'a> {
     pub(super) generation: &'a Generation,
+    /// Where cached prefixes are looked for.
+    pub(super) namespace: u64,
     /// Alternatives at each token.
     pub(super) logprobs: Option<u32>,
     /// Tokens if the request and the defaults say nothing; `None`: what the context leaves.

@@ -115,17 +115,22 @@ fn check_origin(config: &HttpConfig, origin: &HeaderValue, host: &str) -> Result
     Err(ApiError::Origin(origin.chars().take(128).collect()))
 }
 
-fn check_key(config: &HttpConfig, headers: &HeaderMap) -> Result<(), ApiError> {
-    if config.api_keys.is_empty() {
-        return Ok(());
-    }
+/// The API key that a request carries.
+pub(super) fn given_key(headers: &HeaderMap) -> Option<&[u8]> {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
         let value = value.as_bytes();
         let (scheme, key) = value.split_at_checked(7)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then_some(key)
     });
     let given = bearer.or_else(|| headers.get(API_KEY).map(HeaderValue::as_bytes));
-    let Some(given) = given.map(<[u8]>::trim_ascii) else {
+    given.map(<[u8]>::trim_ascii)
+}
+
+fn check_key(config: &HttpConfig, headers: &HeaderMap) -> Result<(), ApiError> {
+    if config.api_keys.is_empty() {
+        return Ok(());
+    }
+    let Some(given) = given_key(headers) else {
         return Err(ApiError::ApiKey(false));
     };
     // Every key is compared, whichever fits.

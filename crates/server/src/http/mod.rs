@@ -30,6 +30,7 @@ mod shape;
 mod slot;
 mod stalled;
 mod stream;
+mod tenant;
 mod tokenize;
 
 pub use app::{Ambient, App, HttpConfig, SystemAmbient};

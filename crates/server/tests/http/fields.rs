@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! SURVIVAL 10: every field of both endpoints, unknown or of a wrong type.
 
+use std::sync::Arc;
+
 use metrale_server::api::table::{Endpoint, Rule, of};
 use serde_json::{Value, json};
 
-use crate::support::{Reply, Server};
+use crate::support::{self, Reply, Script, Server};
 
 fn post(server: &Server, endpoint: Endpoint, fields: &Value) -> Reply {
     match endpoint {
@@ -200,4 +202,29 @@ fn refusals_by_name_say_why() {
             (400, "unsupported_parameter".into(), field.into())
         );
     }
+}
+
+#[test]
+fn priority_is_honoured_or_refused_by_name_and_a_salt_divides_the_cache() {
+    let plain = Server::saying("b");
+    let refused = plain.complete(&json!({"priority": 1}));
+    let (status, code, param) = refused.error();
+    assert_eq!(
+        (status, code.as_str(), param.as_str()),
+        (400, "unsupported_parameter", "priority")
+    );
+    assert!(refused.text().contains("--policy priority"));
+    plain
+        .complete(&json!({"priority": 0, "cache_salt": "mine"}))
+        .ok();
+    assert_ne!(plain.engine.request().namespace, 0);
+    assert_eq!(plain.complete(&json!({"cache_salt": ""})).error().0, 400);
+
+    let sorted = Server::loading(support::config(), Script::say("b"));
+    let mut model = support::served(Arc::clone(&sorted.engine));
+    model.card.by_priority = true;
+    sorted.app.slot.ready(model);
+    sorted.complete(&json!({"priority": -7})).ok();
+    let request = sorted.engine.request();
+    assert_eq!((request.priority, request.namespace), (-7, 0));
 }

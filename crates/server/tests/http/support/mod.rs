@@ -83,6 +83,7 @@ pub(crate) fn served(engine: Arc<ScriptedEngine>) -> ServedModel {
             digest: "d1gest".to_owned(),
             created: 1_600_000_000,
             defaults: SamplingDefaults::default(),
+            by_priority: false,
             settings: vec![Setting {
                 name: "max-num-seqs".to_owned(),
                 value: 32.into(),
