@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // The peer's side of measure.py: llama.cpp through its public library interface, asked for the same work.
 //
-//   llama_bench MODEL.gguf BACKEND_DIR THREADS
+//   llama_bench MODEL.gguf BACKEND_DIR THREADS [wall|cpu]
 //
-// Requests, one per line of stdin; each answer is one line with seconds:
+// Requests, one per line of stdin; each answer is one line with seconds (with `cpu`: of processor time, all threads):
 //   decode TOKENS LENGTH SEED          one sequence after a prompt of LENGTH tokens, greedy; from its first token to its last
 //   streams COUNT TOKENS LENGTH SEED   so many sequences in one batch a step; the time of their prompts is included
 //   prefill TOKENS SEED                one prompt in one batch, up to its last row's logits
@@ -14,10 +14,11 @@
 #include <time.h>
 #include "llama.h"
 
-enum { SEQUENCES = 8, CONTEXT = 2048 };
+enum { SEQUENCES = 8, CONTEXT = 8192, BATCH = 2048 };
 
 static struct llama_context *ctx;
 static int vocabulary;
+static clockid_t clock_id = CLOCK_MONOTONIC;
 
 static void log_line(enum ggml_log_level level, const char *text, void *user) {
     (void)user;
@@ -27,7 +28,7 @@ static void log_line(enum ggml_log_level level, const char *text, void *user) {
 
 static double now(void) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock_id, &t);
     return t.tv_sec + t.tv_nsec * 1e-9;
 }
 
@@ -94,7 +95,8 @@ static double prefill(struct llama_batch *b, int tokens, long seed) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 4) { fputs("usage: llama_bench MODEL.gguf BACKEND_DIR THREADS\n", stderr); return 2; }
+    if (argc < 4) { fputs("usage: llama_bench MODEL.gguf BACKEND_DIR THREADS [wall|cpu]\n", stderr); return 2; }
+    if (argc > 4 && strcmp(argv[4], "cpu") == 0) clock_id = CLOCK_PROCESS_CPUTIME_ID;
     llama_log_set(log_line, NULL);
     ggml_backend_load_all_from_path(argv[2]);
     llama_backend_init();
@@ -103,7 +105,8 @@ int main(int argc, char **argv) {
     struct llama_context_params cp = llama_context_default_params();
     cp.n_ctx = SEQUENCES * CONTEXT;
     cp.n_seq_max = SEQUENCES;
-    cp.n_batch = cp.n_ubatch = CONTEXT;
+    cp.n_batch = CONTEXT;
+    cp.n_ubatch = BATCH;
     cp.n_threads = cp.n_threads_batch = atoi(argv[3]);
     ctx = llama_init_from_model(model, cp);
     if (!ctx) return 6;

@@ -20,7 +20,7 @@ from served import Served
 
 MEGA = 1e6
 STREAMS, TOKENS, PREFILL = 8, 128, 512
-SHORT, LONG = 16, 1024  # tokens of a prompt
+SHORT, LONG, LONGEST = 16, 1024, 4096  # tokens of a prompt
 TRIES = 10
 
 
@@ -76,15 +76,18 @@ def start(table, met, model, arguments):
     ]
 
 
-def speeds(table, served, peer):
+def speeds(table, served, peer, only):
     """Decode, concurrent streams and prefill: (name, ours, peer's, median of the ratios of the pairs)."""
     work = [
         ("decode, 1 stream", lambda side, i: side.decode(TOKENS, SHORT, 10 * i)),
         (f"decode, 1 stream, after {LONG} tokens", lambda side, i: side.decode(TOKENS, LONG, 10 * i + 1)),
+        (f"decode, 1 stream, after {LONGEST} tokens", lambda side, i: side.decode(32, LONGEST, 10 * i + 2)),
         (f"decode, {STREAMS} streams together", lambda side, i: side.streams(STREAMS, TOKENS, SHORT, 100 * i + 7)),
         (f"prefill, {PREFILL} tokens", lambda side, i: side.prefill(PREFILL, 10 * i + 3)),
     ]
     for name, run in work:
+        if only not in name:
+            continue
         sides = [([side.process.pid], lambda i, side=side: run(side, i)) for side in (served, peer) if side]
         columns = list(zip(*table.rounds(sides)))
         ours = table.keep(name, "tokens/s", columns[0])
@@ -103,6 +106,10 @@ def main():
     parser.add_argument("--threads", type=int, default=CORES, help="threads of both sides (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=5, help="runs after the warm-up (default: %(default)s)")
     parser.add_argument("--quiet", type=float, default=0.05, help="share of the machine that others may take")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall",
+                        help="cpu: tokens per second of processor time, for a machine that others use (give --threads 1 and "
+                             "--quiet 1: threads that wait by spinning count)")
+    parser.add_argument("--only", default="", help="rows whose name holds this text")
     parser.add_argument("--peer", metavar="BUILD", help="folder made by scripts/refs/build_llama_ref.sh")
     parser.add_argument("--peer-model", metavar="GGUF", help="the same weights for llama.cpp, if --model is no file")
     parser.add_argument("--peer-variant", help="its processor library (haswell = AVX2); default: its own choice")
@@ -116,11 +123,11 @@ def main():
 
     # The start is that of `met serve` as anyone types it, with the pool that it chooses.
     listening, first = start(table, met, model, flags[2:])
-    served = Served(met, model, flags)
+    served = Served(met, model, flags, arguments.clock)
     served.first_token()
     resident, planned, config = served.resident(), served.planned(), served.settings()
-    peer = Peer(arguments.peer, peer_model, arguments.threads, arguments.peer_variant) if arguments.peer else None
-    rows = list(speeds(table, served, peer))
+    peer = Peer(arguments.peer, peer_model, arguments.threads, arguments.peer_variant, arguments.clock) if arguments.peer else None
+    rows = list(speeds(table, served, peer, arguments.only))
     served.end()
     if peer:
         peer.end()
@@ -136,11 +143,19 @@ def main():
           f"KV {planned['kv'] / MEGA:.0f} + 100 = {bound / MEGA:.0f} MB |")
     print(f"| binary | {os.stat(met).st_size / MEGA:.1f} MB | 30 MB |")
     beside = f" | llama.cpp ({peer.variant()}) | ratio, median of pairs |" if peer else " |"
-    print(f"\n| tokens/s | met{beside}\n|---|---|{'---|---|' if peer else ''}")
+    unit = "tokens/s" if arguments.clock == "wall" else "tokens per second of processor time"
+    print(f"\n| {unit} | met{beside}\n|---|---|{'---|---|' if peer else ''}")
     for name, ours, theirs, ratio in rows:
         print(f"| {name} | {ours:.1f} |" + (f" {theirs:.1f} | {ratio:.2f} |" if peer else ""))
-    print(f"\n{STREAMS} streams together are {rows[2][1] / rows[0][1]:.2f} times one stream"
-          + (f"; llama.cpp's {rows[2][2] / rows[0][2]:.2f} times." if peer else "."))
+    by_name = {name: (ours, theirs) for name, ours, theirs, _ in rows}
+    for text, part, whole in [
+        (f"{STREAMS} streams together are {{:.2f}} times one stream", f"decode, {STREAMS} streams together", "decode, 1 stream"),
+        (f"after {LONGEST} tokens decoding has {{:.2f}} of its speed", f"decode, 1 stream, after {LONGEST} tokens",
+         "decode, 1 stream"),
+    ]:
+        if part in by_name and whole in by_name:
+            shares = [a / b for a, b in zip(by_name[part], by_name[whole]) if a and b]
+            print("\n" + text.format(shares[0]) + (f"; llama.cpp's {shares[1]:.2f}." if peer else "."))
     table.print_raw()
 
 

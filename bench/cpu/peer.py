@@ -14,9 +14,9 @@ LIBRARIES = ["-l:libllama.v0.5.0.so", "-l:libggml.v0.5.0.so", "-l:libggml-base.s
 class Peer:
     """A process of llama_bench that holds the model."""
 
-    def __init__(self, build, model, threads, variant=None):
+    def __init__(self, build, model, threads, variant=None, clock="wall"):
         """`build`: the folder that build_llama_ref.sh made. `variant`: one of its processor libraries (`haswell` is
-        AVX2); None lets llama.cpp choose the best for this machine."""
+        AVX2); None lets llama.cpp choose the best for this machine. `clock`: seconds of `wall` or of `cpu`."""
         self.folder = tempfile.TemporaryDirectory()
         libraries = os.path.join(build, "lib")
         program = os.path.join(self.folder.name, "llama_bench")
@@ -33,7 +33,7 @@ class Peer:
             shutil.copy(os.path.join(libraries, f"libggml-cpu-{variant}.so"), backends)
         self.messages = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
-            [program, model, backends, str(threads)],
+            [program, model, backends, str(threads), clock],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.messages, text=True,
             env={**os.environ, "LD_LIBRARY_PATH": libraries},
         )

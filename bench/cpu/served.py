@@ -12,6 +12,8 @@ import tempfile
 import threading
 import time
 
+from machine import thread_seconds
+
 UNITS = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 
 
@@ -27,7 +29,8 @@ def prompt(length, seed):
 class Served:
     """`met serve`, from the start of its process on."""
 
-    def __init__(self, met, model, arguments):
+    def __init__(self, met, model, arguments, clock="wall"):
+        self.clock = clock
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -46,6 +49,10 @@ class Served:
                 self.alive()
                 time.sleep(0.0005)
         self.listening = time.monotonic() - self.begun
+
+    def now(self):
+        """Seconds by the clock that was asked for: the wall's, or the processor time of the server."""
+        return time.monotonic() if self.clock == "wall" else thread_seconds(self.process.pid)
 
     def alive(self):
         if self.process.poll() is not None:
@@ -94,15 +101,16 @@ class Served:
     def complete(self, ids, tokens):
         """A greedy completion: seconds to the first and to the last of exactly `tokens` tokens."""
         body = {"prompt": ids, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
-        times, counted = [], None
-        for at, event in self.events("/v1/completions", body):
+        begun, first, last, counted = self.now(), None, None, None
+        for _, event in self.events("/v1/completions", body):
             if event["choices"]:
-                times.append(at)
+                last = self.now() - begun
+                first = first or last
             if event.get("usage"):
                 counted = event["usage"]["completion_tokens"]
         if counted != tokens:
             raise SystemExit(f"{counted} tokens came, {tokens} were asked for")
-        return times[0], times[-1]
+        return first, last
 
     def decode(self, tokens, length, seed):
         """Tokens per second of one stream after its first token; a prompt of `length` tokens."""
@@ -113,12 +121,12 @@ class Served:
         """Tokens per second of `count` streams together; prompts of `length` tokens, whose time is included."""
         seeds = range(seed, seed + count)
         threads = [threading.Thread(target=self.complete, args=(prompt(length, s), tokens)) for s in seeds]
-        begun = time.monotonic()
+        begun = self.now()
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        return count * tokens / (time.monotonic() - begun)
+        return count * tokens / (self.now() - begun)
 
     def prefill(self, length, seed):
         """Prompt tokens per second, up to and with the first token of the answer."""

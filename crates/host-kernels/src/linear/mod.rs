@@ -115,7 +115,8 @@ fn grid<F: Format>(a: &Args, counts: StepCounts) -> Grid {
         rows,
         row_block: row_block as u32,
         cols: n.div_ceil(GROUP) as u32,
-        col_block: groups.max(1) as u32,
+        // Two groups to a register of 512 bits.
+        col_block: groups.next_multiple_of(2).max(2) as u32,
     }
 }
 

@@ -86,7 +86,12 @@ fn cpu(probe: &dyn Probe) -> Check {
     if features.iter().all(|(_, has)| *has) && !features.is_empty() {
         return Check::good(
             "processor",
-            format!("{} with {}", std::env::consts::ARCH, list(true)),
+            format!(
+                "{} with {}; kernel paths {}, the last is taken",
+                std::env::consts::ARCH,
+                list(true),
+                probe.kernel_paths().join(" ")
+            ),
         );
     }
     let lacks = if features.is_empty() {
@@ -302,6 +307,9 @@ mod tests {
         }
         fn features(&self) -> Vec<(&'static str, bool)> {
             vec![("avx2", true), ("fma", !self.fails)]
+        }
+        fn kernel_paths(&self) -> Vec<&'static str> {
+            vec!["portable", "avx2"]
         }
     }
 

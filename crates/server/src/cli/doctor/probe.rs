@@ -21,6 +21,9 @@ pub(super) trait Probe {
     fn cores(&self) -> usize;
     /// The processor's features that kernels look for, with whether it has them.
     fn features(&self) -> Vec<(&'static str, bool)>;
+
+    /// The instruction sets that the kernels can run with here, the best last.
+    fn kernel_paths(&self) -> Vec<&'static str>;
 }
 
 /// The real one.
@@ -72,5 +75,11 @@ impl Probe for System {
     #[cfg(not(target_arch = "x86_64"))]
     fn features(&self) -> Vec<(&'static str, bool)> {
         Vec::new()
+    }
+
+    fn kernel_paths(&self) -> Vec<&'static str> {
+        metrale_gpu_runtime::Isa::available()
+            .map(metrale_gpu_runtime::Isa::name)
+            .collect()
     }
 }
