@@ -14,6 +14,9 @@ use crate::lanes::exp;
 use crate::point::TileFault;
 use crate::scratch::{Scratch, grown};
 
+/// Steps between asking for a block and reading it.
+const AHEAD: usize = 2;
+
 /// The constants of a tile.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
@@ -81,6 +84,7 @@ impl<T: KvElem> Pools<'_, T> {
             slot,
             block: block as u32,
         };
+        self.ask(s, slot, first + AHEAD * STEP);
         let len = n * s.dim;
         let from = self.k.get(at..at + len).ok_or(fault)?;
         T::widen(s.isa, &mut keys[..len], from);
@@ -90,6 +94,36 @@ impl<T: KvElem> Pools<'_, T> {
         }
         Ok(())
     }
+}
+
+impl<T: KvElem> Pools<'_, T> {
+    /// Asks for the keys and values of the block at position `first`, if the table has it: blocks lie apart, so that the
+    /// processor does not find the next one by itself.
+    fn ask(&self, s: &Shape, slot: u32, first: usize) {
+        let Ok(block) = block_of(self.tables, self.per_slot, slot, first as u32) else {
+            return;
+        };
+        let len = STEP * s.dim;
+        let at = (block * self.heads + self.head) * len;
+        for pool in [Some(self.k), self.v].into_iter().flatten() {
+            if let Some(next) = pool.get(at..at + len) {
+                prefetch(next);
+            }
+        }
+    }
+}
+
+/// Asks for every cache line of `data`.
+#[inline(always)]
+fn prefetch<T>(data: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..size_of_val(data)).step_by(64) {
+        let at = data.as_ptr().cast::<i8>().wrapping_add(line);
+        // SAFETY: a hint: any address is allowed.
+        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = data;
 }
 
 /// Runs `body` on each stretch of rows of one sequence.
@@ -171,11 +205,9 @@ impl Shape {
                         scale: self.scale,
                         cap: self.cap,
                     };
-                    for g in 0..group {
-                        let at = i * group + g;
-                        let o = &mut partial[at * width..(at + 1) * width];
-                        cut[at] = take(self.isa, cut[at], o, query.get(r, g, dim), keys);
-                    }
+                    let at = i * group..(i + 1) * group;
+                    let o = &mut partial[at.start * width..at.end * width];
+                    take(self.isa, &mut cut[at], o, |g| query.get(r, g, dim), keys);
                 }
             }
             for (i, r) in rows.clone().enumerate() {
@@ -217,7 +249,27 @@ fn with_sink(total: Running, sink: f32, out: &mut [f32]) -> Running {
     }
 }
 
-fn take(isa: Isa, state: Running, o: &mut [f32], q: &[f32], keys: Keys<'_>) -> Running {
+/// Takes up to 16 keys into the state and the output of each head; `q(h)` is head `h`'s query.
+fn take<'a>(
+    isa: Isa,
+    states: &mut [Running],
+    o: &mut [f32],
+    q: impl Fn(usize) -> &'a [f32],
+    keys: Keys<'_>,
+) {
+    let width = o.len() / states.len().max(1);
+    #[cfg(target_arch = "x86_64")]
+    if isa.has_avx512() && super::avx512::fits(q(0).len(), width) {
+        // SAFETY: `Isa` says AVX-512 only after the processor said it.
+        return unsafe { super::avx512::take(states, o, q, keys) };
+    }
+    let heads = states.iter_mut().zip(o.chunks_exact_mut(width));
+    for (h, (state, o)) in heads.enumerate() {
+        *state = take_one(isa, *state, o, q(h), keys);
+    }
+}
+
+fn take_one(isa: Isa, state: Running, o: &mut [f32], q: &[f32], keys: Keys<'_>) -> Running {
     #[cfg(target_arch = "x86_64")]
     if isa.has_avx2() && q.len().is_multiple_of(8) && o.len().is_multiple_of(8) {
         // SAFETY: `Isa` says AVX2 only after the processor said it, with FMA and F16C.

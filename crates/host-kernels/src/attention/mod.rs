@@ -17,6 +17,8 @@
 mod attend;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod latent;
 mod step;
 
