@@ -27,10 +27,12 @@ constexpr u32 STEP_KEYS = 128;
 constexpr u32 STEP_BLOCKS = STEP_KEYS / KV_BLOCK;
 constexpr float LOG2_E_F32 = 1.44269504f;
 
-// Shared memory of a step of K or V: panels of 64 dims, each [128 keys, 128 bytes], chunks swizzled as in the pool.
-constexpr u32 PANEL_STEP_BYTES = STEP_KEYS * PANEL_DIMS * 2;
+// Shared memory of a step of K or V: the atoms of its keys as in the pool.
 template <u32 DIM>
-constexpr u32 STEP_BYTES = DIM / PANEL_DIMS * PANEL_STEP_BYTES;
+constexpr u32 STEP_BYTES = STEP_KEYS * DIM * 2;
+// Bytes between groups of 8 keys.
+template <u32 DIM>
+constexpr u32 GROUP_BYTES = DIM / PANEL_DIMS * ATOM_BYTES;
 
 __device__ inline float minus_infinity() { return __int_as_float(0xff800000); }
 
@@ -85,18 +87,22 @@ __device__ inline void bulk_load(u32 to, const void* from, u32 bytes, u32 barrie
                  : "memory");
 }
 
-// One warp brings the blocks of a step into `to`: lane i takes panel i % PANELS of block i / PANELS. `block` is the lane's
-// block of the pool, `blocks` how many the step has.
+// One warp brings the blocks of a step into `to`, a lane a block of the pool (`block` is the lane's; the step has `blocks`).
 template <u32 DIM>
 __device__ inline void load_step(u32 to, const bf16* pool, u32 kv_heads, u32 head, u32 block, u32 blocks, u32 barrier) {
-    constexpr u32 PANELS = DIM / PANEL_DIMS;
-    static_assert(STEP_BLOCKS * PANELS <= 32, "a lane a panel");
-    u32 lane = threadIdx.x % 32, index = lane / PANELS, panel = lane % PANELS;
-    if (lane == 0) barrier_expect(barrier, blocks * PANELS * PANEL_BYTES);
+    constexpr u32 BYTES = KV_BLOCK * DIM * 2;
+    u32 lane = threadIdx.x % 32;
+    if (lane == 0) barrier_expect(barrier, blocks * BYTES);
     __syncwarp();
-    if (index < blocks) {
-        const unsigned char* from =
-            (const unsigned char*)pool + (((u64)block * kv_heads + head) * PANELS + panel) * PANEL_BYTES;
-        bulk_load(to + panel * PANEL_STEP_BYTES + index * PANEL_BYTES, from, PANEL_BYTES, barrier);
+    if (lane < blocks) {
+        bulk_load(to + lane * BYTES, (const unsigned char*)pool + ((u64)block * kv_heads + head) * BYTES, BYTES, barrier);
+    }
+}
+
+// Zeroes the values of keys from `keys` on up to `end`, in a step at `memory`: `threads` threads, this one's index `thread`.
+template <u32 DIM>
+__device__ inline void clear_values(unsigned char* memory, u32 keys, u32 end, u32 thread, u32 threads) {
+    for (u32 j = thread; j < (end - keys) * (DIM / 8); j += threads) {
+        *(uint4*)(memory + atom_offset(DIM, keys + j / (DIM / 8), j % (DIM / 8) * 8)) = make_uint4(0, 0, 0, 0);
     }
 }

@@ -8,16 +8,16 @@
 // to arrive merges them in ascending order. Block 0 of a tile merges its own cuts in registers. If the scratch has fewer
 // slots for a row than it has cuts, one block walks them all, with the same bits.
 //
-// In a step, four warps take 32 keys each for the scores, then a quarter of the dims each for the output; K and V come by
-// bulk copies into `stages` pairs of buffers.
+// In a step, four warps take 32 keys each for the scores, then a quarter of the dims each for the output; a fifth brings K and V
+// by bulk copies into `stages` pairs of buffers.
 //
-// block 128; grid [rows, kv_heads * tiles(heads / kv_heads, 16), z] with any z >= 1 (tiles(512, rows * kv_heads) serves well);
+// block 160; grid [rows, kv_heads * tiles(heads / kv_heads, 16), z] with any z >= 1 (tiles(512, rows * kv_heads) serves well);
 // dynamic shared memory stages * 4 * 128 * head_dim bytes, stages 1 to 4 (the kernel reads how much it was given); scratch
 // 262144 + 2048 * heads * (head_dim + 4) * 4 bytes, zeroed once: counters first (left at zero), then partials; rows *
 // grid.y <= 65536; rows as the grid says. Buffers aligned to 16 bytes, pools to 128. pdl = true.
 #include "attention.cuh"
 
-constexpr u32 THREADS = 128;
+constexpr u32 THREADS = 128; // and the warp that brings K and V
 constexpr u32 PAIRS = 16;   // (row, head) pairs of a tile: the M of the product
 constexpr u32 SLOTS = 2048; // partials for all heads of a row and a cut
 constexpr u32 COUNTERS = 65536;
@@ -48,9 +48,12 @@ struct Shared {
     unsigned char p[PAIRS * STEP_KEYS * 2]; // bf16 [16, 128], chunk c of row r at c xor (r mod 8)
     float largest[4][PAIRS];
     float sums[4][PAIRS][4];
-    u64 full_k[MAX_STAGES], full_v[MAX_STAGES];
+    u64 full_k[MAX_STAGES], full_v[MAX_STAGES], empty_k[MAX_STAGES], empty_v[MAX_STAGES];
     u32 last;
 };
+
+// The four warps that compute.
+__device__ inline void meet() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
 
 // The tile that a row opens.
 struct Rows {
@@ -138,41 +141,38 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
     asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
     u32 stages = min(MAX_STAGES, bytes / (2 * STEP_BYTES<DIM>));
     u32 base = shared_address(ring), full_k = shared_address(s.full_k), full_v = shared_address(s.full_v);
+    u32 empty_k = shared_address(s.empty_k), empty_v = shared_address(s.empty_v);
     if (threadIdx.x == 0) {
         for (u32 i = 0; i < stages; ++i) {
             barrier_init(full_k + 8 * i, 1);
             barrier_init(full_v + 8 * i, 1);
+            barrier_init(empty_k + 8 * i, 4);
+            barrier_init(empty_v + 8 * i, 4);
         }
         barrier_init_fence();
     }
     __syncthreads();
     pdl_wait();
 
-    // Steps of this block, and what brings them: warp 0, a lane a panel.
-    const u32* table = tables + (u64)r.slot * blocks_per_slot;
     u32 first_key = cut_begin * CUT_KEYS, end_key = min(live, cut_end * CUT_KEYS);
     u32 steps = (end_key - first_key + STEP_KEYS - 1) / STEP_KEYS;
     auto blocks_in = [&](u32 i) {
         return min(STEP_BLOCKS, (end_key - first_key - i * STEP_KEYS + KV_BLOCK - 1) / KV_BLOCK);
     };
-    auto block_at = [&](u32 i) {
-        u32 index = lane / (DIM / PANEL_DIMS);
-        return index < blocks_in(i) ? table[(first_key + i * STEP_KEYS) / KV_BLOCK + index] : 0;
-    };
-    auto load_k = [&](u32 i, u32 block) {
-        u32 at = i % stages;
-        load_step<DIM>(base + at * 2 * STEP_BYTES<DIM>, k, kv_heads, kv_head, block, blocks_in(i), full_k + 8 * at);
-    };
-    auto load_v = [&](u32 i, u32 block) {
-        u32 at = i % stages;
-        load_step<DIM>(base + (2 * at + 1) * STEP_BYTES<DIM>, v, kv_heads, kv_head, block, blocks_in(i), full_v + 8 * at);
-    };
-    if (warp == 0) {
-        for (u32 i = 0; i < min(stages, steps); ++i) {
-            u32 block = block_at(i);
-            load_k(i, block);
-            load_v(i, block);
+    if (warp == 4) {
+        const u32* table = tables + (u64)r.slot * blocks_per_slot + first_key / KV_BLOCK;
+        u32 block = lane < blocks_in(0) ? table[lane] : 0;
+        for (u32 i = 0; i < steps; ++i) {
+            u32 at = i % stages, parity = (i / stages & 1) ^ 1; // an unused stage counts as empty
+            u32 to = base + at * 2 * STEP_BYTES<DIM>, next = 0;
+            if (i + 1 < steps && lane < blocks_in(i + 1)) next = table[(i + 1) * STEP_BLOCKS + lane];
+            barrier_wait(empty_k + 8 * at, parity);
+            load_step<DIM>(to, k, kv_heads, kv_head, block, blocks_in(i), full_k + 8 * at);
+            barrier_wait(empty_v + 8 * at, parity);
+            load_step<DIM>(to + STEP_BYTES<DIM>, v, kv_heads, kv_head, block, blocks_in(i), full_v + 8 * at);
+            block = next;
         }
+        return;
     }
 
     // The queries as fragments of the whole tile, the same in each warp. Pair i is row i / tile_heads, head i % tile_heads.
@@ -230,16 +230,18 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
         if (used) {
 #pragma unroll
             for (u32 c = 0; c < CHAIN; ++c) {
-                u32 panel = k_at + c / 4 * PANEL_STEP_BYTES;
+                u32 panel = k_at + c / 4 * ATOM_BYTES;
 #pragma unroll
                 for (u32 n = 0; n < 4; n += 2) {
                     u32 key = 32 * warp + 8 * (n + lane / 16) + lane % 8, chunk = 2 * (c % 4) + lane / 8 % 2, b[4];
-                    load_matrix(b, panel + key * 128 + (chunk ^ key % 8) * 16);
+                    load_matrix(b, panel + key / 8 * GROUP_BYTES<DIM> + key % 8 * 128 + (chunk ^ key % 8) * 16);
                     mma(score[n], q[c], b[0], b[1]);
                     mma(score[n + 1], q[c], b[2], b[3]);
                 }
             }
         }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(empty_k + 8 * at);
         float largest[2] = {minus_infinity(), minus_infinity()};
 #pragma unroll
         for (u32 n = 0; n < 4; ++n) {
@@ -256,11 +258,7 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
             largest[h] = fmaxf(largest[h], __shfl_xor_sync(0xffffffffu, largest[h], 2));
             if (quad == 0) s.largest[warp][pair + 8 * h] = largest[h];
         }
-        __syncthreads(); // also: K of this step and V of the last are read
-        if (warp == 0) {
-            if (i + stages < steps) load_k(i + stages, block_at(i + stages));
-            if (i > 0 && i - 1 + stages < steps) load_v(i - 1 + stages, block_at(i - 1 + stages));
-        }
+        meet();
         float c[2];
 #pragma unroll
         for (u32 h = 0; h < 2; ++h) {
@@ -284,13 +282,9 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
         barrier_wait(full_v + 8 * at, parity);
         if (keys % KV_BLOCK != 0) {
             // Values past the last row's position may be anything; 0 x NaN would be NaN.
-            for (u32 j = threadIdx.x; j < (chunks * KV_BLOCK - keys) * (DIM / 8); j += THREADS) {
-                u32 key = keys + j / (DIM / 8), chunk = j % (DIM / 8);
-                *(uint4*)(ring + (v_at - base) + chunk / 8 * PANEL_STEP_BYTES + key * 128 + chunk % 8 * 16) =
-                    make_uint4(0, 0, 0, 0);
-            }
+            clear_values<DIM>(ring + (v_at - base), keys, chunks * KV_BLOCK, threadIdx.x, THREADS);
         }
-        __syncthreads();
+        meet();
 #pragma unroll
         for (u32 h = 0; h < 2; ++h) {
             u32 p = pair + 8 * h;
@@ -302,18 +296,26 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
                 cut.o[n][2 * h + 1] *= c[h];
             }
         }
-        for (u32 chunk = 0; chunk < chunks; ++chunk) {
-            u32 p[4];
-            u32 r16 = lane % 16;
+        auto add_chunk = [&](u32 chunk) {
+            u32 p[4], r16 = lane % 16;
             load_matrix(p, shared_address(s.p) + r16 * 256 + (2 * chunk + lane / 16 ^ r16 % 8) * 16);
 #pragma unroll
             for (u32 n = 0; n < TILES; n += 2) {
                 u32 key = 16 * chunk + lane % 16, dims = warp * (DIM / 32) + n + lane / 16, b[4]; // dims in chunks of 8
-                load_matrix_transposed(b, v_at + dims / 8 * PANEL_STEP_BYTES + key * 128 + (dims % 8 ^ key % 8) * 16);
+                load_matrix_transposed(b, v_at + dims / 8 * ATOM_BYTES + key / 8 * GROUP_BYTES<DIM> + key % 8 * 128 +
+                                              (dims % 8 ^ key % 8) * 16);
                 mma(cut.o[n], p, b[0], b[1]);
                 mma(cut.o[n + 1], p, b[2], b[3]);
             }
+        };
+        if (chunks == STEP_BLOCKS) {
+#pragma unroll
+            for (u32 chunk = 0; chunk < STEP_BLOCKS; ++chunk) add_chunk(chunk);
+        } else {
+            for (u32 chunk = 0; chunk < chunks; ++chunk) add_chunk(chunk);
         }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(empty_v + 8 * at);
         if ((step_first + STEP_KEYS) % CUT_KEYS == 0 || i + 1 == steps) {
 #pragma unroll
             for (u32 h = 0; h < 2; ++h) {
@@ -344,14 +346,14 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
     }
     if (blockIdx.z == 0) store_partial(total, 0);
     __threadfence();
-    __syncthreads();
+    meet();
     if (threadIdx.x == 0) {
         u32* counter = (u32*)scratch + (u64)row * gridDim.y + blockIdx.y;
         u32 before = atomicAdd(counter, 1);
         if (before == splits - 1) *counter = 0;
         s.last = before == splits - 1;
     }
-    __syncthreads();
+    meet();
     if (!s.last) return;
     __threadfence();
     // A warp a pair, DIM / 32 dims a lane; slot 0 holds what block 0 merged.
@@ -405,7 +407,7 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
 }
 
 #define ATTENTION(NAME, DIM)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                                             \
+    extern "C" __global__ void __launch_bounds__(THREADS + 32, 3)                                                     \
         NAME(const float* qkv, const bf16* k, const bf16* v, const u32* tables, bf16* a, u32 heads, u32 kv_heads,     \
              u32 head_dim, u32 blocks_per_slot, float scale, const u32* s, unsigned char* scratch) {                  \
         attention<DIM>(qkv, k, v, tables, a, heads, kv_heads, blocks_per_slot, scale, Step{s}, scratch);              \

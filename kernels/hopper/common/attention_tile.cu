@@ -7,7 +7,7 @@
 // them in registers. The last tile of an item comes first: it has the most keys.
 //
 // block 384; grid [kv_heads, rows / (128 / group) + slots] (integer quotients; group = heads / kv_heads <= 128), or less where
-// fewer tiles can arise; dynamic shared memory 5 * 128 * head_dim * 2 + 1024 bytes; no scratch; rows as the grid says. Buffers
+// fewer tiles can arise; dynamic shared memory 5 * 128 * head_dim * 2 + 1024 bytes; scratch (a parameter) unused; rows as the grid says. Buffers
 // aligned to 16 bytes, pools to 128. pdl = true.
 #include "attention.cuh"
 #include "wgmma_attention.cuh"
@@ -66,8 +66,8 @@ __device__ inline void produce(const Shared& tile, u32 base, u32 barriers, const
     u32 steps = (live + STEP_KEYS - 1) / STEP_KEYS;
     for (u32 i = 0; i < steps; ++i) {
         u32 blocks = min(STEP_BLOCKS, (live - i * STEP_KEYS + KV_BLOCK - 1) / KV_BLOCK), at = i % STAGES;
-        u32 index = lane / (DIM / PANEL_DIMS), parity = (i / STAGES & 1) ^ 1; // an unused stage counts as empty
-        u32 block = index < blocks ? table[i * STEP_BLOCKS + index] : 0;
+        u32 parity = (i / STAGES & 1) ^ 1; // an unused stage counts as empty
+        u32 block = lane < blocks ? table[i * STEP_BLOCKS + lane] : 0;
         barrier_wait(empty_k + 8 * at, parity);
         load_step<DIM>(base + at * 2 * STEP_BYTES<DIM>, k, kv_heads, kv_head, block, blocks, full_k + 8 * at);
         barrier_wait(empty_v + 8 * at, parity);
@@ -131,11 +131,11 @@ __device__ inline void consume(const Shared& tile, unsigned char* memory, u32 q_
         }
         float score[64];
         barrier_wait(full_k + 8 * at, parity);
-        u64 k_matrix = matrix_at(k_at, 16, 1024);
+        u64 k_matrix = matrix_at(k_at, 16, GROUP_BYTES<DIM>);
         wgmma_begin();
 #pragma unroll
         for (u32 c = 0; c < DIM / 16; ++c) {
-            u64 q_off = (c / 4 * (PART * 128) + c % 4 * 32) / 16, k_off = (c / 4 * PANEL_STEP_BYTES + c % 4 * 32) / 16;
+            u64 q_off = (c / 4 * (PART * 128) + c % 4 * 32) / 16, k_off = (c / 4 * ATOM_BYTES + c % 4 * 32) / 16;
             wgmma_scores(score, q_matrix + q_off, k_matrix + k_off, c);
         }
         wgmma_commit();
@@ -192,20 +192,16 @@ __device__ inline void consume(const Shared& tile, unsigned char* memory, u32 q_
         u32 keys = min(STEP_KEYS, live - step_first);
         if (keys < STEP_KEYS) {
             // Values past the tile's last row may be anything, and 0 x NaN would be NaN.
-            for (u32 j = thread; j < (STEP_KEYS - keys) * (DIM / 8); j += 128) {
-                u32 key = keys + j / (DIM / 8), chunk = j % (DIM / 8);
-                *(uint4*)(memory + (v_at - base) + chunk / 8 * PANEL_STEP_BYTES + key * 128 + chunk % 8 * 16) =
-                    make_uint4(0, 0, 0, 0);
-            }
+            clear_values<DIM>(memory + (v_at - base), keys, STEP_KEYS, thread, 128);
             async_fence();
             asm volatile("bar.sync %0, 128;" ::"r"(part + 1) : "memory");
         }
-        u64 v_matrix = matrix_at(v_at, PANEL_STEP_BYTES, 1024);
+        u64 v_matrix = matrix_at(v_at, ATOM_BYTES, GROUP_BYTES<DIM>);
         hold(cut_o);
         wgmma_begin();
 #pragma unroll
         for (u32 c = 0; c < STEP_KEYS / 16; ++c) {
-            wgmma_values(cut_o, weights[c], v_matrix + c * (KV_BLOCK * 128 / 16), c == 0 ? !fresh : 1);
+            wgmma_values(cut_o, weights[c], v_matrix + c * (2 * GROUP_BYTES<DIM> / 16), c == 0 ? !fresh : 1);
         }
         wgmma_commit();
         wgmma_wait<0>();
@@ -287,11 +283,11 @@ __device__ inline void attention(const float* qkv, const bf16* k, const bf16* v,
     }
 }
 
-#define ATTENTION(NAME, DIM)                                                                                        \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                        \
-        NAME(const float* qkv, const bf16* k, const bf16* v, const u32* tables, bf16* a, u32 heads, u32 kv_heads,   \
-             u32 head_dim, u32 blocks_per_slot, float scale, const u32* s) {                                        \
-        attention<DIM>(qkv, k, v, tables, a, heads, kv_heads, blocks_per_slot, scale, Step{s});                     \
+#define ATTENTION(NAME, DIM)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                          \
+        NAME(const float* qkv, const bf16* k, const bf16* v, const u32* tables, bf16* a, u32 heads, u32 kv_heads,     \
+             u32 head_dim, u32 blocks_per_slot, float scale, const u32* s, unsigned char* scratch) {                  \
+        attention<DIM>(qkv, k, v, tables, a, heads, kv_heads, blocks_per_slot, scale, Step{s});                       \
     }
 
 ATTENTION(attention_tile_64, 64)

@@ -7,15 +7,15 @@
 // bf16, ties to even. add: res = res + delta in f32, one rounding, before.
 // Formula: Zhang and Sennrich, "Root Mean Square Layer Normalization", arXiv 1910.07467.
 //
-// block 512, grid [unit_rows] (rmsnorm_bf16) or [rows]; no dynamic shared memory, no scratch; cols a multiple of 8, at most
-// 16384; any number of rows; buffers aligned to 16 bytes. pdl = true.
+// block 512, grid [unit_rows] (rmsnorm_bf16*) or [rows]; no dynamic shared memory, no scratch; cols a multiple of 8, at most
+// 4096, or 16384 for the entries *_wide (the same bits, more registers); any number of rows; buffers aligned to 16 bytes.
+// pdl = true.
 #include "numeric.cuh"
 #include "pdl.cuh"
 #include "step.cuh"
 
 constexpr u32 LANES = 512;
-constexpr u32 RUN = 8;                       // consecutive columns of a lane
-constexpr u32 TURNS = 16384 / (LANES * RUN); // runs of a lane at most
+constexpr u32 RUN = 8; // consecutive columns of a lane
 
 __device__ inline void load8(const float* from, float* to) {
     float4 a = *(const float4*)from, b = *(const float4*)(from + 4);
@@ -28,8 +28,8 @@ __device__ inline u32 pair_bf16(float low, float high) {
     return *(u32*)&both;
 }
 
-// `x` is written only with ADD.
-template <bool ADD>
+// `x` is written only with ADD. TURNS: runs of a lane at most.
+template <bool ADD, u32 TURNS>
 __device__ void norm(float* x, const float* delta, const float* w, bf16* y, u32 cols, float eps, Step step, u32 unit) {
     __shared__ float sums[LANES / 32];
     pdl_launch();
@@ -84,12 +84,15 @@ __device__ void norm(float* x, const float* delta, const float* w, bf16* y, u32 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(LANES)
-    rmsnorm_bf16(const float* x, const float* w, bf16* y, u32 cols, float eps, u32 rows_unit, const u32* s) {
-    norm<false>(const_cast<float*>(x), x, w, y, cols, eps, Step{s}, rows_unit);
-}
+#define NORMS(SUFFIX, TURNS, BLOCKS)                                                                                   \
+    extern "C" __global__ void __launch_bounds__(LANES, BLOCKS) rmsnorm_bf16##SUFFIX(                                  \
+        const float* x, const float* w, bf16* y, u32 cols, float eps, u32 rows_unit, const u32* s) {                   \
+        norm<false, TURNS>(const_cast<float*>(x), x, w, y, cols, eps, Step{s}, rows_unit);                             \
+    }                                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(LANES, BLOCKS) add_rmsnorm_bf16##SUFFIX(                              \
+        float* res, const float* delta, const float* w, bf16* y, u32 cols, float eps, const u32* s) {                  \
+        norm<true, TURNS>(res, delta, w, y, cols, eps, Step{s}, 0);                                                    \
+    }
 
-extern "C" __global__ void __launch_bounds__(LANES)
-    add_rmsnorm_bf16(float* res, const float* delta, const float* w, bf16* y, u32 cols, float eps, const u32* s) {
-    norm<true>(res, delta, w, y, cols, eps, Step{s}, 0);
-}
+NORMS(, 1, 3)
+NORMS(_wide, 4, 1)

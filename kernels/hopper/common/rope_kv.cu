@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // qk_norm_rope_kv_write, rope_kv_write: query and key heads are normed (the first alone) and rotated; queries go back to qkv
 // in f32, keys and values to the paged pools in bf16 (layout of kv_layout.cuh). Key and value columns of qkv stay as they
-// were. One warp a head.
+// were. A warp takes HEADS heads.
 //
 // Spec: norm warp32_f32: column i belongs to lane i / (head_dim / 32), each lane one ascending chain of fma from 0, lanes
 // folded by sums with l xor 16, 8, 4, 2, 1; r = 1 / sqrt(sum / head_dim + eps), every step rounded to f32; x = (x * r) * w.
 // Then rope/half_f32 and kv_write/round_even as FAMILIES.toml states them.
 //
-// block 256, grid [rows, tiles(heads + 2 * kv_heads, 8)]; no dynamic shared memory, no scratch; head_dim 64, 128 or 256, rot
+// block 256, grid [rows, tiles(heads + 2 * kv_heads, 16)]; no dynamic shared memory, no scratch; head_dim 64 or 128, rot
 // a multiple of head_dim / 16; any number of rows; buffers aligned to 16 bytes. pdl = true.
 #include "kv_layout.cuh"
 #include "numeric.cuh"
 #include "pdl.cuh"
 
 constexpr u32 WARPS = 8;
+constexpr u32 HEADS = 2; // of a warp
 
 template <u32 N>
 __device__ inline void load(const float* from, float* to) {
@@ -31,62 +32,75 @@ __device__ inline void load<4>(const float* from, float* to) {
 
 // N = head_dim / 32: the dims of a lane.
 template <u32 N, bool NORM>
-__device__ void head_of(float* qkv, const float* qw, const float* kw, const float* cs, bf16* k, bf16* v, const u32* tables,
-                        u32 heads, u32 kv_heads, u32 rot, float eps, u32 blocks_per_slot, Step step) {
+__device__ void heads_of(float* qkv, const float* qw, const float* kw, const float* cs, bf16* k, bf16* v,
+                         const u32* tables, u32 heads, u32 kv_heads, u32 rot, float eps, u32 blocks_per_slot, Step step) {
     constexpr u32 DIM = 32 * N;
-    u32 row = blockIdx.x, head = blockIdx.y * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
-    u32 all = heads + 2 * kv_heads, first = lane * N;
-    bool live = row < step.rows() && head < all;
-    float w[N];
-    if (NORM && head < heads + kv_heads) load<N>((head < heads ? qw : kw) + first, w);
+    u32 row = blockIdx.x, base = (blockIdx.y * WARPS + threadIdx.x / 32) * HEADS, lane = threadIdx.x % 32;
+    u32 all = heads + 2 * kv_heads, first = lane * N, half = rot / 2;
+    bool live = row < step.rows() && base < all;
+    bool low = first < half, rotated = first < rot;
+    u32 partner = low ? lane + half / N : lane - half / N;
     u32 position = live ? step.positions()[row] : 0, slot = live ? step.slots()[row] : 0;
+    float w[HEADS][N];
+#pragma unroll
+    for (u32 j = 0; j < HEADS; ++j) {
+        if (NORM && base + j < heads + kv_heads) load<N>((base + j < heads ? qw : kw) + first, w[j]);
+    }
     pdl_wait();
     if (!live) return; // the whole warp
-    float* at = qkv + ((u64)row * all + head) * DIM + first;
-    float x[N];
-    load<N>(at, x);
-    if (head < heads + kv_heads) {
-        if (NORM) {
-            float sum = 0.0f;
+    float* at = qkv + ((u64)row * all + base) * DIM + first;
+    float values[HEADS][N], c[N], s[N];
 #pragma unroll
-            for (u32 i = 0; i < N; ++i) sum = fmaf(x[i], x[i], sum);
+    for (u32 j = 0; j < HEADS; ++j) {
+        if (base + j < all) load<N>(at + j * DIM, values[j]);
+    }
+    if (rotated && base < heads + kv_heads) {
+        const float* cos = cs + (u64)row * rot + (low ? first : first - half);
+        load<N>(cos, c);
+        load<N>(cos + half, s);
+    }
+    u32 block = 0;
+    bool stored = base + HEADS > heads;
+    if (stored && !block_of(step, tables, blocks_per_slot, slot, position, &block)) return;
 #pragma unroll
-            for (u32 offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-            float r = 1.0f / sqrtf(sum / (float)DIM + eps);
+    for (u32 j = 0; j < HEADS; ++j) {
+        u32 head = base + j;
+        if (head >= all) break;
+        float(&x)[N] = values[j];
+        if (head < heads + kv_heads) {
+            if (NORM) {
+                float sum = 0.0f;
 #pragma unroll
-            for (u32 i = 0; i < N; ++i) x[i] = x[i] * r * w[i];
-        }
-        u32 half = rot / 2;
-        bool low = first < half, rotated = first < rot;
-        u32 partner = low ? lane + half / N : lane - half / N;
-        float other[N];
+                for (u32 i = 0; i < N; ++i) sum = fmaf(x[i], x[i], sum);
 #pragma unroll
-        for (u32 i = 0; i < N; ++i) other[i] = __shfl_sync(0xffffffffu, x[i], rotated ? partner : lane);
-        if (rotated) {
-            const float* cos = cs + (u64)row * rot + (low ? first : first - half);
-            float c[N], s[N];
-            load<N>(cos, c);
-            load<N>(cos + half, s);
+                for (u32 offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+                float r = 1.0f / sqrtf(sum / (float)DIM + eps);
 #pragma unroll
-            for (u32 i = 0; i < N; ++i) {
-                x[i] = low ? x[i] * c[i] - other[i] * s[i] : x[i] * c[i] + other[i] * s[i];
+                for (u32 i = 0; i < N; ++i) x[i] = x[i] * r * w[j][i];
+            }
+            float other[N];
+#pragma unroll
+            for (u32 i = 0; i < N; ++i) other[i] = __shfl_sync(0xffffffffu, x[i], rotated ? partner : lane);
+            if (rotated) {
+#pragma unroll
+                for (u32 i = 0; i < N; ++i) {
+                    x[i] = low ? x[i] * c[i] - other[i] * s[i] : x[i] * c[i] + other[i] * s[i];
+                }
             }
         }
-    }
-    if (head < heads) {
+        if (head < heads) {
 #pragma unroll
-        for (u32 i = 0; i < N; i += 2) *(float2*)(at + i) = make_float2(x[i], x[i + 1]);
-        return;
-    }
-    u32 block;
-    if (!block_of(step, tables, blocks_per_slot, slot, position, &block)) return;
-    bool key = head < heads + kv_heads;
-    u32 kv_head = head - heads - (key ? 0 : kv_heads);
-    unsigned char* to =
-        (unsigned char*)(key ? k : v) + kv_offset(block, kv_heads, kv_head, DIM, position % KV_BLOCK, first);
+            for (u32 i = 0; i < N; i += 2) *(float2*)(at + j * DIM + i) = make_float2(x[i], x[i + 1]);
+            continue;
+        }
+        bool key = head < heads + kv_heads;
+        u32 kv_head = head - heads - (key ? 0 : kv_heads);
+        unsigned char* to =
+            (unsigned char*)(key ? k : v) + kv_offset(block, kv_heads, kv_head, DIM, position % KV_BLOCK, first);
 #pragma unroll
-    for (u32 i = 0; i < N; i += 2) {
-        *(__nv_bfloat162*)(to + 2 * i) = __floats2bfloat162_rn(x[i], x[i + 1]);
+        for (u32 i = 0; i < N; i += 2) {
+            *(__nv_bfloat162*)(to + 2 * i) = __floats2bfloat162_rn(x[i], x[i + 1]);
+        }
     }
 }
 
@@ -95,21 +109,20 @@ __device__ void by_dim(float* qkv, const float* qw, const float* kw, const float
                        u32 heads, u32 kv_heads, u32 head_dim, u32 rot, float eps, u32 blocks_per_slot, Step step) {
     pdl_launch();
     switch (head_dim) {
-    case 64: return head_of<2, NORM>(qkv, qw, kw, cs, k, v, tables, heads, kv_heads, rot, eps, blocks_per_slot, step);
-    case 128: return head_of<4, NORM>(qkv, qw, kw, cs, k, v, tables, heads, kv_heads, rot, eps, blocks_per_slot, step);
-    case 256: return head_of<8, NORM>(qkv, qw, kw, cs, k, v, tables, heads, kv_heads, rot, eps, blocks_per_slot, step);
+    case 64: return heads_of<2, NORM>(qkv, qw, kw, cs, k, v, tables, heads, kv_heads, rot, eps, blocks_per_slot, step);
+    case 128: return heads_of<4, NORM>(qkv, qw, kw, cs, k, v, tables, heads, kv_heads, rot, eps, blocks_per_slot, step);
     default: pdl_wait();
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 5)
     qk_norm_rope_kv_write(float* qkv, const float* qw, const float* kw, const float* cs, bf16* k, bf16* v,
                           const u32* tables, u32 heads, u32 kv_heads, u32 head_dim, u32 rot, float eps,
                           u32 blocks_per_slot, const u32* s) {
     by_dim<true>(qkv, qw, kw, cs, k, v, tables, heads, kv_heads, head_dim, rot, eps, blocks_per_slot, Step{s});
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 5)
     rope_kv_write(float* qkv, const float* cs, bf16* k, bf16* v, const u32* tables, u32 heads, u32 kv_heads, u32 head_dim,
                   u32 rot, u32 blocks_per_slot, const u32* s) {
     by_dim<false>(qkv, cs, cs, cs, k, v, tables, heads, kv_heads, head_dim, rot, 0.0f, blocks_per_slot, Step{s});

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // sample: as the plain point (sample.cu of class gb10) says in steps 1 to 7, with sums that any partition gives the same bits:
 //
-// Spec counter_fixed40, where it differs from counter_f32 (exp of numeric.cuh):
-// 2. The ids lie in chunks of 4096; chunk c has m_c = max x and s_c = the exact integer sum of round(exp(x - m_c) * 2^40), ties
-//    to even. Z = 2^-40 times the ascending f64 chain z = fma(s_c, f64(exp(m_c - M)), z) from 0.
+// Spec counter_fixed40, where it differs from counter_f32 (exp of numeric.cuh; fixed(w) = the integer round(w * 2^40), ties to
+// even; sums of such integers are exact):
+// 2. The ids lie in chunks of 4096; chunk c has m_c = max x and s_c = the sum of fixed(exp(x - m_c)). Z = 2^-40 times the
+//    ascending f64 chain z = fma(s_c, f64(exp(m_c - M)), z) from 0.
 // 5. y may be minus infinity (a banned token): status 1 is for a NaN or plus infinity in y, status 2 for Y = minus infinity.
-// 6. S without top-k = 2^-40 * f64(exact integer sum of round(w * 2^40)).
+// 6. w = exp((y - Y) / temperature), order and filters as there, but every sum is of fixed(w), and compared as f64: top-p keeps
+//    while f64(sum before the candidate) < f64(top_p) * f64(S), min-p while w >= min_p, the first candidate always; S is the
+//    sum of what is kept.
+// 7. One draw u: the first candidate in order whose f64(running sum) exceeds f64(u) * f64(S).
 //
 // A block takes a chunk of a row, 8 ids a thread; the last block of a row to arrive merges the chunks, and that is all for a
-// greedy row. For the others it goes on alone: candidates come in sorted bands, found by a histogram of 2048 bins a 64th of a
-// temperature wide, or by radix where that does not separate them.
+// greedy row. For the others it goes on alone. The sums need no order of adding, so nothing is sorted but the candidates of one
+// bin: a histogram of counts and weights over 2048 bins of a 64th of a temperature says where a sum is reached; should that bin
+// hold too many candidates, digits of the order's keys divide it further. From 32 temperatures below the best on fixed(w) is 0.
 //
 // block 512; grid [tiles(vocab, 4096), logits_rows]; no dynamic shared memory; scratch 16384 + logits_rows *
 // tiles(vocab, 4096) * 24 bytes, zeroed once (counters first, left at zero); logits_rows <= 4096. pdl = true.
@@ -21,26 +26,33 @@ constexpr u32 THREADS = 512;
 constexpr u32 CHUNK = 4096;
 constexpr u32 TOP_WORDS = 40;
 constexpr u32 NO_TOKEN = 0xffffffffu;
-constexpr u32 BINS = 2048; // over the band's weights, which come later
-constexpr u32 FIRST_BAND = 512;
+constexpr u32 BINS = 2048;
+constexpr u32 MOST = 2048;             // candidates that are sorted at a time
 constexpr float FIXED = 1099511627776.0f; // 2^40
-static_assert(BINS == BAND, "bins lie where the weights will");
 
 struct Partial {
     u64 best, sum; // of the chunk: key of the largest, sum in fixed point
     u32 bad, unused;
 };
 
+struct Bins {
+    u64 keys[MOST];
+    u64 sum[BINS];
+    u32 count[BINS]; // the top bit: a weight below min_p stands in it
+};
+
 struct Shared {
-    Order order;
+    union {
+        Bins bins;
+        Order order; // the plain bands, where the alternatives do not fit
+        double terms[256];
+    };
     u64 words[THREADS / 32];
-    double terms[256];
-    u64 best, sum;
-    u32 bad, last, threshold, band_of; // band_of: whose candidates order holds; 0 none
-    u32 begin, stop;
-    // The walk's own state, of thread 0.
-    double running;
-    u32 index, final, found;
+    u64 before; // what lies above the bin that was found: sum and count
+    u32 counts[THREADS / 32];
+    u32 above, found, size, last, bad;
+    float lse;
+    u64 answer;
 };
 
 // The logit that a key was made from (a zero comes back as +0).
@@ -124,30 +136,20 @@ __device__ bool largest(Shared& s, const float* y, u32 n, u64* key) {
     return s.bad == 0;
 }
 
-// S without top-k. A weight below 2^-41 rounds to 0: most exponentials need not be made.
-__device__ double sum_weights(Shared& s, const float* y, u32 n, float top, float temperature) {
-    u64 sum = 0;
-    each(y, n, [&](float v, u32) {
-        float z = (v - top) / temperature;
-        if (z >= -28.5f) sum += fixed(exp_f32(z));
-    });
-    return (double)block_sum(s, sum) * (double)(1.0f / FIXED);
-}
-
-// Sorts order.keys, descending.
-__device__ void sort_keys(Order& order) {
-    u32 count = order.count, size = 1;
+// Sorts the first `count` keys, descending.
+__device__ void sort_keys(u64* keys, u32 count) {
+    u32 size = 1;
     while (size < count) size *= 2;
-    for (u32 i = count + threadIdx.x; i < size; i += THREADS) order.keys[i] = 0;
+    for (u32 i = count + threadIdx.x; i < size; i += THREADS) keys[i] = 0;
     for (u32 length = 2; length <= size; length *= 2) {
         for (u32 stride = length / 2; stride > 0; stride /= 2) {
             __syncthreads();
             for (u32 i = threadIdx.x; i < size / 2; i += THREADS) {
                 u32 low = i / stride * 2 * stride + i % stride, high = low + stride;
-                u64 a = order.keys[low], b = order.keys[high];
+                u64 a = keys[low], b = keys[high];
                 if ((a < b) == ((low & length) == 0)) {
-                    order.keys[low] = b;
-                    order.keys[high] = a;
+                    keys[low] = b;
+                    keys[high] = a;
                 }
             }
         }
@@ -155,143 +157,232 @@ __device__ void sort_keys(Order& order) {
     __syncthreads();
 }
 
-// The next candidates below `upper` into order.keys, in order, and their number into order.count. `top` is the largest value.
-__device__ void band(Shared& s, const float* y, u32 n, u64 upper, float top, float temperature) {
-    Order& order = s.order;
-    u32* bins = (u32*)order.weights;
-    float per_bin = 64.0f / temperature; // a bin is a 64th of a temperature, whatever the rounding: the order of y stays
-    auto bin_of = [&](float v) { return min(BINS - 1, __float2uint_rz((top - v) * per_bin)); };
-    for (u32 i = threadIdx.x; i < BINS; i += THREADS) bins[i] = 0;
-    if (threadIdx.x == 0) order.count = 0;
+// A row's candidates and what their order is cut by.
+struct Row {
+    const float* y;
+    u32 n;
+    float top, temperature, min_p;
+
+    __device__ float weight(float v) const { return exp_f32((v - top) / temperature); }
+    // Falls with v; the last bin takes all that is too far down to count.
+    __device__ u32 bin(float v) const { return min(BINS - 1, __float2uint_rz((top - v) * (64.0f / temperature))); }
+};
+
+__device__ void clear_bins(Bins& bins) {
     __syncthreads();
-    each(y, n, [&](float v, u32 i) {
-        u32 bin = bin_of(v);
-        if (bin < BINS - 1 && order_key(v, i) < upper) atomicAdd(&bins[bin], 1u);
-    });
-    __syncthreads();
-    if (threadIdx.x < 32) {
-        // The first bin that is not taken: whole bins up to FIRST_BAND candidates, or one bin of at most BAND.
-        u32 lane = threadIdx.x, own = 0;
-        for (u32 i = 0; i < BINS / 32; ++i) own += bins[lane * (BINS / 32) + i];
-        u32 sum = own;
-        for (u32 offset = 1; offset < 32; offset *= 2) {
-            u32 other = __shfl_up_sync(0xffffffffu, sum, offset);
-            if (lane >= offset) sum += other;
-        }
-        u32 over = __ballot_sync(0xffffffffu, sum > FIRST_BAND), owner = over ? __ffs(over) - 1 : 31;
-        if (lane == owner) {
-            u32 taken = sum - own, i = 0;
-            while (i < BINS / 32 && taken + bins[lane * (BINS / 32) + i] <= FIRST_BAND) taken += bins[lane * (BINS / 32) + i++];
-            if (taken == 0 && i < BINS / 32 && bins[lane * (BINS / 32) + i] <= BAND) taken += bins[lane * (BINS / 32) + i++];
-            s.threshold = taken == 0 ? 0 : lane * (BINS / 32) + i;
-        }
+    for (u32 i = threadIdx.x; i < BINS; i += THREADS) {
+        bins.count[i] = 0;
+        bins.sum[i] = 0;
     }
     __syncthreads();
-    u32 threshold = s.threshold;
-    if (threshold == 0) {
-        next_band(order, y, n, upper); // too many in one bin, or none but in the last
-        return;
-    }
-    each(y, n, [&](float v, u32 i) {
-        if (bin_of(v) >= threshold) return;
-        u64 key = order_key(v, i);
-        if (key < upper) order.keys[atomicAdd(&order.count, 1u)] = key;
-    });
-    __syncthreads();
-    sort_keys(order);
 }
 
-// Calls `visit(i, w, id)` on thread 0 for each candidate in order until it returns false. The band that is at hand serves again
-// if it is the first.
-template <typename Visit>
-__device__ void walk(Shared& s, const float* y, u32 n, float top, float temperature, Visit visit) {
-    u64 upper = ~(u64)0;
-    for (u32 begin = 0; begin < n;) {
-        if (!(begin == 0 && s.band_of == 1)) {
-            band(s, y, n, upper, top, temperature);
-            for (u32 i = threadIdx.x; i < s.order.count; i += THREADS) {
-                s.order.weights[i] = exp_f32((y[order_id(s.order.keys[i])] - top) / temperature);
-            }
-            if (threadIdx.x == 0) s.band_of = begin == 0;
+__device__ inline void add_to(Bins& bins, u32 bin, const Row& r, float v) {
+    float w = r.weight(v);
+    atomicAdd(&bins.count[bin], 1u);
+    u64 fixed_w = fixed(w);
+    if (fixed_w != 0) atomicAdd((unsigned long long*)&bins.sum[bin], (unsigned long long)fixed_w);
+    if (w < r.min_p) atomicOr(&bins.count[bin], 1u << 31);
+}
+
+// Counts and sums of the bins; the last stays empty.
+__device__ void fill_bins(Bins& bins, const Row& r) {
+    clear_bins(bins);
+    each(r.y, r.n, [&](float v, u32) {
+        u32 bin = r.bin(v);
+        if (bin < BINS - 1) add_to(bins, bin, r, v);
+    });
+    __syncthreads();
+}
+
+// The first of `n` bins with `reached(count through it, sum through it, flag)`, the count and sum before it added to s.above
+// and s.before, its count in s.size; n if there is none.
+template <typename Reached>
+__device__ u32 find_bin(Shared& s, u32 n, Reached reached) {
+    Bins& bins = s.bins;
+    u32 each = max(1u, n / THREADS), first = threadIdx.x * each, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    u32 own_count = 0;
+    u64 own_sum = 0;
+    for (u32 i = first; i < min(n, first + each); ++i) {
+        own_count += bins.count[i] & 0x7fffffffu;
+        own_sum += bins.sum[i];
+    }
+    u32 count = own_count;
+    u64 sum = own_sum;
+    for (u32 offset = 1; offset < 32; offset *= 2) {
+        u32 other = __shfl_up_sync(0xffffffffu, count, offset);
+        u64 others = __shfl_up_sync(0xffffffffu, sum, offset);
+        if (lane >= offset) {
+            count += other;
+            sum += others;
+        }
+    }
+    if (lane == 31) {
+        s.counts[warp] = count;
+        s.words[warp] = sum;
+    }
+    if (threadIdx.x == 0) s.found = n;
+    __syncthreads();
+    count += s.above - own_count;
+    sum += s.before - own_sum;
+    for (u32 i = 0; i < warp; ++i) {
+        count += s.counts[i];
+        sum += s.words[i];
+    }
+    u32 at = first, here = 0;
+    for (; at < min(n, first + each); ++at) {
+        u32 c = bins.count[at];
+        here = c & 0x7fffffffu;
+        if (c != 0 && reached(count + here, sum + bins.sum[at], c >> 31 != 0)) {
+            atomicMin(&s.found, at);
+            break;
+        }
+        count += here;
+        sum += bins.sum[at];
+    }
+    __syncthreads();
+    if (s.found == at && at < n && at < first + each) {
+        s.above = count;
+        s.before = sum;
+        s.size = here;
+    }
+    __syncthreads();
+    return s.found;
+}
+
+// Goes to where `reached` first holds in the order and calls `visit(count before, sum before, key, w)` on thread 0 for the
+// candidates of that bin, in order, until it returns true. True if it did; s.above and s.before are then of what lies above.
+// `level` says whether the bins are still those of fill_bins.
+template <typename Reached, typename Visit>
+__device__ bool walk(Shared& s, const Row& r, bool& level, Reached reached, Visit visit) {
+    Bins& bins = s.bins;
+    if (!level) fill_bins(bins, r);
+    level = true;
+    if (threadIdx.x == 0) {
+        s.above = 0;
+        s.before = 0;
+    }
+    __syncthreads();
+    u32 bin = find_bin(s, BINS, reached);
+    if (bin >= BINS - 1) return false;
+    u64 prefix = 0, mask = 0;
+    for (int shift = 56; s.size > MOST; shift -= 8) {
+        // Too many for a sort: by the next eight bits of the keys, the largest digit first.
+        level = false;
+        clear_bins(bins);
+        each(r.y, r.n, [&](float v, u32 i) {
+            u64 key = order_key(v, i);
+            if (r.bin(v) == bin && (key & mask) == prefix) add_to(bins, 255 - (u32)(key >> shift & 255), r, v);
+        });
+        __syncthreads();
+        u32 digit = find_bin(s, 256, reached);
+        if (digit == 256) return false; // cannot be: the bin above it reached
+        prefix |= (u64)(255 - digit) << shift;
+        mask |= (u64)255 << shift;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) s.found = 0;
+    __syncthreads();
+    each(r.y, r.n, [&](float v, u32 i) {
+        if (r.bin(v) != bin) return;
+        u64 key = order_key(v, i);
+        if ((key & mask) == prefix) bins.keys[atomicAdd(&s.found, 1u)] = key;
+    });
+    __syncthreads();
+    u32 count = s.found;
+    sort_keys(bins.keys, count);
+    if (threadIdx.x == 0) {
+        bool stop = false;
+        u32 above = s.above;
+        u64 before = s.before;
+        for (u32 i = 0; i < count && !stop; ++i) {
+            float w = r.weight(key_value(bins.keys[i]));
+            stop = visit(above, before, bins.keys[i], w);
+            if (stop) break;
+            ++above;
+            before += fixed(w);
+        }
+        s.above = above;
+        s.before = before;
+    }
+    __syncthreads();
+    return true;
+}
+
+// Steps 6 and 7 on y; words is the SampleRow's, `best` the key of the largest.
+__device__ u32 draw(Shared& s, const float* y, u32 n, u64 best, const u32* words) {
+    float top_p = __uint_as_float(words[1]);
+    Row r{y, n, key_value(best), __uint_as_float(words[0]), __uint_as_float(words[2])};
+    bool level = true;
+    fill_bins(s.bins, r);
+    u64 total = 0;
+    for (u32 i = threadIdx.x; i < BINS; i += THREADS) total += s.bins.sum[i];
+    total = block_sum(s, total);
+    u32 limit = words[3];
+    if (limit != 0 && limit < n) {
+        auto reached = [&](u32 count, u64, bool) { return count >= limit; };
+        if (walk(s, r, level, reached, [&](u32 above, u64, u64, float) { return above == limit; })) total = s.before;
+        __syncthreads();
+    }
+    if (top_p < 1.0f || r.min_p > 0.0f) {
+        double nucleus = top_p < 1.0f ? (double)top_p * (double)total : __longlong_as_double(0x7ff0000000000000ll);
+        float min_p = r.min_p;
+        auto reached = [&](u32, u64 sum, bool low) { return (double)sum >= nucleus || low; };
+        auto dropped = [&](u32 above, u64 before, u64, float w) {
+            return above > 0 && ((double)before >= nucleus || !(w >= min_p));
+        };
+        if (walk(s, r, level, reached, dropped)) total = s.before < total ? s.before : total;
+        __syncthreads();
+    }
+    double target = (double)uniform(words[7], words[8], words[9], words[10]) * (double)total;
+    if (threadIdx.x == 0) s.answer = best;
+    auto reached = [&](u32, u64 sum, bool) { return (double)sum > target; };
+    walk(s, r, level, reached, [&](u32, u64 before, u64 key, float w) {
+        s.answer = key;
+        return (double)(before + fixed(w)) > target;
+    });
+    return order_id(s.answer);
+}
+
+// The `wanted` largest logits and their log-probabilities.
+__device__ void alternatives(Shared& s, const float* x, u32 n, float max, float lse, u32 wanted, u32* top) {
+    Row r{x, n, max, 1.0f, 0.0f};
+    fill_bins(s.bins, r);
+    if (threadIdx.x == 0) {
+        s.above = 0;
+        s.before = 0;
+    }
+    __syncthreads();
+    u32 bin = find_bin(s, BINS, [&](u32 count, u64, bool) { return count >= wanted; });
+    u32 count = s.above + s.size;
+    auto put = [&](u32 at, u64 key) {
+        u32 id = order_id(key);
+        top[2 * at] = id;
+        top[2 * at + 1] = __float_as_uint((x[id] - max) - lse);
+    };
+    __syncthreads();
+    if (bin < BINS - 1 && count <= MOST) {
+        if (threadIdx.x == 0) s.found = 0;
+        __syncthreads();
+        each(x, n, [&](float v, u32 i) {
+            if (r.bin(v) <= bin) s.bins.keys[atomicAdd(&s.found, 1u)] = order_key(v, i);
+        });
+        __syncthreads();
+        sort_keys(s.bins.keys, count);
+        if (threadIdx.x < min(wanted, count)) put(threadIdx.x, s.bins.keys[threadIdx.x]);
+        __syncthreads();
+    } else {
+        // Many equal or close ones: by radix, as many bands as it takes.
+        u64 upper = ~(u64)0;
+        for (u32 have = 0; have < wanted; have += count) {
+            next_band(s.order, x, n, upper);
+            count = s.order.count;
+            if (count == 0) break;
+            if (threadIdx.x < count && have + threadIdx.x < wanted) put(have + threadIdx.x, s.order.keys[threadIdx.x]);
+            upper = s.order.keys[count - 1];
             __syncthreads();
         }
-        u32 count = s.order.count;
-        if (count == 0) break;
-        if (threadIdx.x == 0) {
-            s.stop = 0;
-            for (u32 i = 0; i < count && !s.stop; ++i) {
-                s.stop = !visit(begin + i, s.order.weights[i], order_id(s.order.keys[i]));
-            }
-        }
-        __syncthreads();
-        if (s.stop) break;
-        upper = s.order.keys[count - 1];
-        begin += count;
-        __syncthreads();
     }
-    __syncthreads();
-}
-
-// The first `kept` weights, summed in order.
-__device__ double sum_first(Shared& s, const float* y, u32 n, float top, float temperature, u32 kept) {
-    if (threadIdx.x == 0) s.running = 0.0;
-    walk(s, y, n, top, temperature, [&](u32 i, float w, u32) {
-        if (i >= kept) return false;
-        s.running += (double)w;
-        return true;
-    });
-    double sum = s.running;
-    __syncthreads(); // thread 0 is about to use `running` again
-    return sum;
-}
-
-// Steps 6 and 7 on y; row is the SampleRow's words.
-__device__ u32 draw(Shared& s, const float* y, u32 n, float top, const u32* row) {
-    float temperature = __uint_as_float(row[0]), top_p = __uint_as_float(row[1]), min_p = __uint_as_float(row[2]);
-    u32 limit = row[3] == 0 ? n : min(row[3], n);
-    double total = limit < n ? sum_first(s, y, n, top, temperature, limit) : sum_weights(s, y, n, top, temperature);
-    u32 kept = limit;
-    if (top_p < 1.0f || min_p > 0.0f) {
-        double nucleus = (double)top_p * total;
-        if (threadIdx.x == 0) {
-            s.running = 0.0;
-            s.index = 0;
-        }
-        walk(s, y, n, top, temperature, [&](u32 i, float w, u32) {
-            if (i >= limit || !(i == 0 || top_p >= 1.0f || s.running < nucleus) || !(w >= min_p)) return false;
-            s.running += (double)w;
-            s.index = i + 1;
-            return true;
-        });
-        u32 passed = s.index;
-        __syncthreads();
-        if (passed < limit) {
-            kept = max(passed, 1u);
-            total = sum_first(s, y, n, top, temperature, kept);
-        }
-    }
-    double target = (double)uniform(row[7], row[8], row[9], row[10]) * total;
-    if (threadIdx.x == 0) {
-        s.running = 0.0;
-        s.found = NO_TOKEN;
-        s.final = 0;
-    }
-    __syncthreads();
-    walk(s, y, n, top, temperature, [&](u32 i, float w, u32 id) {
-        if (i >= kept) return false;
-        s.running += (double)w;
-        if (s.running > target) {
-            s.found = id;
-            return false;
-        }
-        // A weight of 0 lets the sum grow no more; what stands is the last candidate before it.
-        if (w == 0.0f) return false;
-        s.final = id;
-        return true;
-    });
-    u32 token = s.found != NO_TOKEN ? s.found : s.final;
-    __syncthreads();
-    return token;
 }
 
 // Step 4 in place; the raw values go where the entries' values stood. A token stands in each list at most once.
@@ -388,7 +479,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         s.last = before == chunks - 1;
         if (s.last) *counter = 0;
         __threadfence();
-        s.band_of = 0;
     }
     __syncthreads();
     if (!s.last) return;
@@ -422,30 +512,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             }
             __syncthreads();
         }
-        if (threadIdx.x == 0) s.running = (double)(float)log((double)(float)(z * (double)(1.0f / FIXED)));
+        if (threadIdx.x == 0) s.lse = (float)log((double)(float)(z * (double)(1.0f / FIXED)));
         __syncthreads();
-        lse = (float)s.running;
-        __syncthreads();
+        lse = s.lse;
         u32 wanted = min(min(row[12], TOP_WORDS / 2), vocab);
-        if (wanted > 0) {
-            band(s, x, vocab, ~(u64)0, max, 1.0f);
-            // A band may hold fewer than are wanted: the next ones follow.
-            u32 have = 0;
-            while (true) {
-                u32 count = s.order.count;
-                if (threadIdx.x < count && have + threadIdx.x < wanted) {
-                    u32 id = order_id(s.order.keys[threadIdx.x]);
-                    top[2 * (have + threadIdx.x)] = id;
-                    top[2 * (have + threadIdx.x) + 1] = __float_as_uint((x[id] - max) - lse);
-                }
-                have += count;
-                if (have >= wanted || count == 0) break;
-                u64 upper = s.order.keys[count - 1];
-                __syncthreads();
-                band(s, x, vocab, upper, max, 1.0f);
-            }
-            __syncthreads();
-        }
+        if (wanted > 0) alternatives(s, x, vocab, max, lse, wanted, top);
         float temperature = __uint_as_float(row[0]);
         if (row[11] != NO_TOKEN) {
             chosen = row[11];
@@ -460,7 +531,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             chosen = order_id(best);
             float y = x[chosen];
             if (!fault && y == __int_as_float(0xff800000)) fault = 2;
-            if (!fault && temperature != 0.0f) chosen = draw(s, x, vocab, y, row);
+            if (!fault && temperature != 0.0f) chosen = draw(s, x, vocab, best, row);
             if (changed) {
                 __syncthreads();
                 undo(x, vocab, row, bias, history);
