@@ -23,9 +23,15 @@ fn library() -> CircuitLibrary {
     CircuitLibrary::new(metrale_kernel_tree::files()).unwrap()
 }
 
-/// Hidden and intermediate size, width of a head: what no fast kernel takes, what all of them take with either width, and
-/// columns that are no whole vectors.
-const SHAPES: [[i64; 3]; 4] = [[64, 96, 16], [128, 256, 128], [512, 1024, 64], [42, 96, 16]];
+/// Hidden and intermediate size, width of a head: what no fast kernel takes, what all of them take with either width, columns
+/// that are no whole vectors, and rows that only the wide norms take.
+const SHAPES: [[i64; 3]; 5] = [
+    [64, 96, 16],
+    [128, 256, 128],
+    [512, 1024, 64],
+    [42, 96, 16],
+    [4608, 256, 128],
+];
 
 /// A small configuration of a family; `qwen3` has norms of queries and keys.
 fn instance(library: &CircuitLibrary, family: &str, [hidden, ffn, head_dim]: [i64; 3]) -> Instance {
