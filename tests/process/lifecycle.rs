@@ -130,3 +130,45 @@ fn survival_5_a_client_that_leaves_gives_back_what_it_held() {
     let prompt = json!({"prompt": "The capital", "max_tokens": 4});
     assert_eq!(met.post("/v1/completions", &prompt).status, 200);
 }
+
+/// A kernel that never ends: its requests fail, and the process starts again on the same socket.
+fn starts_again(fault: &str) {
+    let model = fixture("llama");
+    let arguments = ["--step-timeout", "1"];
+    let met = Met::with(
+        &model,
+        &folder("home"),
+        &arguments,
+        &[("METRALE_FAULT", fault)],
+    );
+    until("ready", || (met.get("/ready").status == 200).then_some(()));
+    let mut stream = met.stream("/v1/completions", &long());
+    let mut last = String::new();
+    while let Some(data) = stream.next() {
+        last = data;
+    }
+    let last: Value = serde_json::from_str(&last).unwrap();
+    assert_eq!(last["error"]["type"], "server_error", "{last}");
+    until("the second life", || {
+        met.log().contains("starting again").then_some(())
+    });
+    // Nobody is refused meanwhile: the socket's queue holds them.
+    until("ready again", || {
+        (met.get("/ready").status == 200).then_some(())
+    });
+    let prompt = json!({"prompt": "The capital", "max_tokens": 4});
+    assert_eq!(met.post("/v1/completions", &prompt).status, 200);
+    met.signal("TERM");
+    let mut met = met;
+    assert_eq!(met.ended(), Some(0));
+}
+
+#[test]
+fn survival_42_a_kernel_that_never_ends_is_left_behind_with_its_process() {
+    starts_again("hang=200");
+}
+
+#[test]
+fn survival_43_a_lost_device_is_opened_again_by_a_new_process() {
+    starts_again("lose=200");
+}

@@ -72,23 +72,37 @@ pub(crate) struct Met {
 impl Met {
     /// Starts a server on a free port and waits until it says where it listens.
     pub(crate) fn serve(model: &Path, home: &Path, arguments: &[&str]) -> Met {
-        Met::start(model, home, arguments, |_| true)
+        Met::start(model, home, arguments, &[], |_| true)
+    }
+
+    /// The same, with variables in its environment.
+    pub(crate) fn with(
+        model: &Path,
+        home: &Path,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Met {
+        Met::start(model, home, arguments, environment, |_| true)
     }
 
     /// The same, and nobody reads its log from the line on that says where it listens.
     pub(crate) fn muted(model: &Path, home: &Path, arguments: &[&str]) -> Met {
-        Met::start(model, home, arguments, |line| !line.contains("address="))
+        Met::start(model, home, arguments, &[], |line| {
+            !line.contains("address=")
+        })
     }
 
     fn start(
         model: &Path,
         home: &Path,
         arguments: &[&str],
+        environment: &[(&str, &str)],
         read_on: impl Fn(&str) -> bool + Send + 'static,
     ) -> Met {
         let model = model.to_str().unwrap();
         let all = [&["serve", model, "--port", "0"], arguments].concat();
         let mut child = command(&all, home)
+            .envs(environment.iter().copied())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()

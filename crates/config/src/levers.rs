@@ -70,6 +70,13 @@ pub const LEVERS: &[Lever] = &[
         help: "Let the kernel build fetch its CUDA compiler through pip if it finds none.",
     },
     Lever {
+        name: "METRALE_FAULT",
+        kind: LeverKind::Run,
+        ty: LeverType::Text,
+        default: "none",
+        help: "A fault to inject, for drills and tests: `hang=N` or `lose=N`, the N-th submission to the device never ends, or loses it.",
+    },
+    Lever {
         name: "METRALE_HOME",
         kind: LeverKind::Run,
         ty: LeverType::Path,
@@ -201,6 +208,11 @@ impl Levers {
     /// `METRALE_CPU_ISA`, if set.
     pub fn cpu_isa(&self) -> Option<&str> {
         self.values.get("METRALE_CPU_ISA")?.to_str()
+    }
+
+    /// `METRALE_FAULT`, if set.
+    pub fn fault(&self) -> Option<&str> {
+        self.values.get("METRALE_FAULT")?.to_str()
     }
 
     /// `METRALE_HOME`, if set.

@@ -305,6 +305,8 @@ impl<R: Router, K: KvAccounts> Driver<R, K> {
     /// A fault of the step or the device, or a panic of ours.
     fn fault(&mut self, fault: &Fault) {
         self.flying = 0;
+        self.stats.restarts += 1;
+        self.recovering(Some(fault));
         // A panic may have left any of these half changed: what fails here is given up with the rest.
         let Driver {
             planner,
@@ -325,11 +327,24 @@ impl<R: Router, K: KvAccounts> Driver<R, K> {
             Ok(Err(lost)) => Some(lost.what),
             Err(panic) => Some(format!("recovery panicked: {}", message_of(&*panic))),
         };
+        self.recovering(None);
         self.deliver();
         self.fail_orphans(fault);
         if let Some(what) = lost {
             let fault = Fault::new(Scope::Device, FaultKind::Device, what.clone());
             self.stop(Health::Failed(what), &fault);
+        }
+    }
+
+    /// Tells health that a recovery begins, or has ended. A server that drains goes on saying so.
+    fn recovering(&self, fault: Option<&Fault>) {
+        let mut inbox = self.shared.lock();
+        match (fault, &inbox.health) {
+            (Some(fault), Health::Serving) => {
+                inbox.health = Health::Recovering(fault.what.clone());
+            }
+            (None, Health::Recovering(_)) => inbox.health = Health::Serving,
+            _ => {}
         }
     }
 

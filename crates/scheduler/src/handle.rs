@@ -20,6 +20,9 @@ pub struct Handle<S> {
 pub enum Health {
     /// It takes requests.
     Serving,
+    /// A fault of the step or the device, or a panic: what ran has failed, and cache and device are being made fit again.
+    /// Requests are queued.
+    Recovering(String),
     /// It finishes what it has and takes no more.
     Draining,
     /// The device is lost, and why.
@@ -59,6 +62,8 @@ pub struct Stats {
     pub cancelled: u64,
     /// Requests that failed.
     pub failed: u64,
+    /// Times that all that ran failed, and the loop began again.
+    pub restarts: u64,
 }
 
 pub(crate) struct Shared<S> {
@@ -95,7 +100,7 @@ impl<S> Handle<S> {
         self.shared.limits.check(self.shared.capacity, &request)?;
         let mut inbox = self.shared.lock();
         match &inbox.health {
-            Health::Serving => {}
+            Health::Serving | Health::Recovering(_) => {}
             Health::Draining | Health::Stopped => return Err(Refusal::ShuttingDown),
             Health::Failed(what) => return Err(Refusal::Failed(what.clone())),
         }
@@ -210,7 +215,7 @@ impl<S> Shared<S> {
 
     fn drain(&self) {
         let mut inbox = self.lock();
-        if inbox.health == Health::Serving {
+        if matches!(inbox.health, Health::Serving | Health::Recovering(_)) {
             inbox.health = Health::Draining;
         }
         self.wake.notify_one();

@@ -41,7 +41,9 @@ pub use handle::{Handle, Health, Stats};
 pub use kv::{Admission, Attached, KvAccounts};
 pub use limits::{LimitsError, PlannerLimits};
 pub use outcome::{RowOutcome, RowStatus, StepOutcome};
-pub use plan::{BlockCopy, HistoryEntry, LateId, LogitRow, Segment, StepPlan, TableDelta};
+pub use plan::{
+    BlockCopy, HistoryEntry, LateId, LogitRow, Segment, StateRestore, StepPlan, TableDelta,
+};
 pub use planner::Planner;
 pub use policy::Policy;
 pub use request::{Refusal, Request, RequestId};

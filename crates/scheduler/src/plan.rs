@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::request::RequestId;
 
-/// One step for the device. Order on the device: `copies` and restored states, then `tables`, then the rows, then saved
+/// One step for the device. Order on the device: `copies` and `restores`, then `tables`, then the rows, then saved
 /// states.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepPlan<S> {
@@ -27,6 +27,8 @@ pub struct StepPlan<S> {
     pub late: Vec<LateId>,
     /// Block copies (copy-on-write of partly shared blocks), to be done in this order.
     pub copies: Vec<BlockCopy>,
+    /// Recurrent states to be copied to live places before the rows, also of slots that have no row yet.
+    pub restores: Vec<StateRestore>,
 }
 
 impl<S> Default for StepPlan<S> {
@@ -39,6 +41,7 @@ impl<S> Default for StepPlan<S> {
             tables: Vec::new(),
             late: Vec::new(),
             copies: Vec::new(),
+            restores: Vec::new(),
         }
     }
 }
@@ -68,10 +71,8 @@ pub struct Segment {
     pub first_position: u32,
     /// Rows in the step.
     pub rows: Range<u32>,
-    /// The place of recurrent state that is copied to the live place of `slot` before the rows run. `None` at position 0: the
-    /// live place counts as empty.
-    pub restore: Option<u32>,
-    /// The place that the live state of `slot` is copied to behind the rows.
+    /// The place that the live recurrent state of `slot` is copied to behind the rows. At position 0 the live state counts as
+    /// empty, whatever it holds.
     pub save: Option<u32>,
 }
 
@@ -100,6 +101,15 @@ pub struct LogitRow<S> {
     pub bias: Arc<[(u32, f32)]>,
     /// Tokens that must not be drawn here (stop tokens before `min_tokens`): a bias of minus infinity.
     pub banned: Arc<[u32]>,
+}
+
+/// The recurrent state at `place` becomes the live one of `slot`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateRestore {
+    /// The slot, whose number is that of its live place.
+    pub slot: u32,
+    /// A snapshot's place.
+    pub place: u32,
 }
 
 /// The id of `row` is the token that the step before draws for `slot`.

@@ -24,7 +24,7 @@ use std::time::Duration;
 use crate::effect::Effect;
 use crate::kv::KvAccounts;
 use crate::limits::PlannerLimits;
-use crate::plan::{StepPlan, TableDelta};
+use crate::plan::{BlockCopy, StateRestore, StepPlan, TableDelta};
 use crate::policy::{Pace, Policy};
 use crate::router::{Lookahead, SpillRouter};
 use seq::Seq;
@@ -53,6 +53,8 @@ pub struct Planner<S> {
     left: Budget,
     /// Table entries that changed since the last plan.
     moved: Vec<TableDelta>,
+    /// Copies of a plan that did not run.
+    owed: (Vec<BlockCopy>, Vec<StateRestore>),
     /// Requests that came so far.
     arrivals: u64,
     pace: Pace,
@@ -105,6 +107,9 @@ impl<S: Clone> Planner<S> {
         self.plan.logits.clear();
         self.plan.tables.clear();
         self.plan.copies.clear();
+        self.plan.restores.clear();
+        self.plan.copies.append(&mut self.owed.0);
+        self.plan.restores.append(&mut self.owed.1);
         self.plan.late.clear();
         self.plan.tables.append(&mut self.moved);
         self.left = Budget {
@@ -204,7 +209,6 @@ impl<S: Clone> Planner<S> {
         });
         kv.release(slot, &seq.tokens[..seq.computed as usize]);
         seq.computed = 0;
-        seq.restore = None;
         self.enqueue(seq);
     }
 

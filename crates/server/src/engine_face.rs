@@ -21,6 +21,8 @@ pub enum EngineState {
     Loading,
     /// It takes requests.
     Ready,
+    /// What ran has failed, and the engine is being made fit again, for this reason. It takes requests, and they wait.
+    Recovering(String),
     /// It finishes what it has and takes no more.
     Draining,
     /// It is broken, and why.

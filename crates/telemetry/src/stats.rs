@@ -18,4 +18,8 @@ pub struct EngineStats {
     pub prefix_hits: u64,
     /// Sequences preempted since the start.
     pub preemptions: u64,
+    /// Steps done since the start.
+    pub steps: u64,
+    /// Times the engine loop was begun again after a fault of its own.
+    pub restarts: u64,
 }

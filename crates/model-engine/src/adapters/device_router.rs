@@ -156,10 +156,10 @@ impl<M: Model> DeviceRouter for ModelRouter<M> {
         for copy in &plan.copies {
             self.model.copy_block(copy.src, copy.dst).map_err(fault)?;
         }
-        for segment in &plan.segments {
-            if let Some(place) = segment.restore {
-                self.model.copy_state(place, segment.slot).map_err(fault)?;
-            }
+        for restore in &plan.restores {
+            self.model
+                .copy_state(restore.place, restore.slot)
+                .map_err(fault)?;
         }
         self.model.submit(&self.block).map_err(fault)?;
         for segment in &plan.segments {

@@ -5,7 +5,7 @@ use super::{Planner, Seq};
 use crate::effect::Effect;
 use crate::event::Event;
 use crate::kv::{Admission, KvAccounts};
-use crate::plan::TableDelta;
+use crate::plan::{StateRestore, TableDelta};
 use crate::router::{Lookahead, SpillRouter};
 
 impl<S: Clone> Planner<S> {
@@ -55,7 +55,8 @@ impl<S: Clone> Planner<S> {
             seq.make_room(self.capacity);
             seq.computed = attached.cached;
             seq.published = seq.computed / self.block;
-            seq.restore = attached.state;
+            let state = attached.state.map(|place| StateRestore { slot, place });
+            self.plan.restores.extend(state);
             seq.fresh = true;
             if !restore(&mut seq, slot, kv, spill, self.block) {
                 self.plan.copies.extend(attached.copy);

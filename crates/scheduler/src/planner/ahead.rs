@@ -94,7 +94,7 @@ impl<S: Clone> Planner<S> {
         self.plan = plan;
         if rows == 0 {
             self.in_flight = false;
-            self.keep_tables();
+            self.keep_rest();
             return None;
         }
         Some(&self.plan)
@@ -112,11 +112,14 @@ impl<S: Clone> Planner<S> {
             }
         }
         self.plan.segments.clear();
-        self.keep_tables();
+        self.keep_rest();
     }
 
-    /// The table entries of a plan that will not run go out with the next one.
-    fn keep_tables(&mut self) {
+    /// Table entries and copies of a plan that will not run go out with the next one: there may be sequences that had no row
+    /// in it.
+    fn keep_rest(&mut self) {
+        self.owed.0.append(&mut self.plan.copies);
+        self.owed.1.append(&mut self.plan.restores);
         let slots = self.slots.len() as u32;
         let mut tables = std::mem::take(&mut self.plan.tables);
         tables.retain(|t| self.slots[(t.slot % slots) as usize].is_some());

@@ -64,7 +64,6 @@ impl<S: Clone> Planner<S> {
         };
         seq.computed += segment.rows.len() as u32;
         seq.flying_rows -= segment.rows.len() as u32;
-        seq.restore = None;
         seq.fresh = false;
         let full = seq.computed / block;
         let computed = seq.computed;

@@ -39,6 +39,7 @@ impl<S: Clone> Planner<S> {
             mode: Lookahead::None,
             left: Budget::default(),
             moved: Vec::new(),
+            owed: (Vec::new(), Vec::new()),
             arrivals: 0,
             pace: Pace::default(),
             limits,
@@ -179,6 +180,8 @@ impl<S: Clone> Planner<S> {
             });
         }
         self.moved.clear();
+        self.owed.0.clear();
+        self.owed.1.clear();
     }
 
     /// Fails every waiting request with `fault`.

@@ -71,7 +71,6 @@ impl<S: Clone> Planner<S> {
             slot,
             first_position: first,
             rows: start..start + rows,
-            restore: seq.restore.filter(|_| seq.flying_rows == 0),
             save: every
                 .filter(|every| (first + rows).is_multiple_of(*every))
                 .and_then(|_| kv.reserve_snapshot()),

@@ -33,8 +33,6 @@ pub(super) struct Seq<S> {
     pub(super) flying_draws: u32,
     /// No step of it has been applied since its admission: a block copy for it may not have been done.
     pub(super) fresh: bool,
-    /// Where its recurrent state is to be copied from before its first rows.
-    pub(super) restore: Option<u32>,
     /// Tokens that the spill router keeps for it.
     pub(super) spilled: Option<u32>,
     /// The caller wants no more of it.
@@ -56,7 +54,6 @@ impl<S: Clone> Seq<S> {
             flying_rows: 0,
             flying_draws: 0,
             fresh: false,
-            restore: None,
             spilled: None,
             cancelled: false,
             request,

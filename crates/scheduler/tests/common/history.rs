@@ -379,10 +379,7 @@ impl Play {
                 "state saved",
                 segments.iter().filter(|s| s.save.is_some()).count() as u64,
             );
-            add(
-                "state restored",
-                segments.iter().filter(|s| s.restore.is_some()).count() as u64,
-            );
+            add("state restored", plan.restores.len() as u64);
             let decodes = segments.iter().any(|s| s.rows.len() == 1);
             let prefills = segments.iter().any(|s| s.rows.len() > 1);
             add(

@@ -173,9 +173,7 @@ impl Script {
     /// The window layers and the recurrent ones of one segment.
     fn run_beside(&mut self, plan: &StepPlan<u64>, s: &Segment) {
         let row = s.slot + self.limits.max_num_seqs;
-        if let Some(place) = s.restore {
-            self.states.insert(s.slot, self.states[&place]);
-        } else if s.first_position == 0 {
+        if s.first_position == 0 {
             self.states.insert(s.slot, 0);
         }
         for (i, token) in plan.tokens_of(s).iter().enumerate() {
@@ -202,6 +200,10 @@ impl Script {
         for c in &plan.copies {
             let mut memory = self.memory.lock().unwrap();
             memory[c.dst as usize] = memory[c.src as usize];
+        }
+        for r in &plan.restores {
+            let state = self.states[&r.place];
+            self.states.insert(r.slot, state);
         }
         for t in &plan.tables {
             self.tables.insert((t.slot, t.index), t.block);

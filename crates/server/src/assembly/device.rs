@@ -10,6 +10,7 @@ use metrale_gpu_runtime::{
     CudaBackend, CudaOptions, CudaStartError, DeviceInfo, GpuBackend, HostBackend, HostOptions,
     StartError,
 };
+use metrale_gpu_runtime::{FaultPlan, Faulty};
 use metrale_model_engine::PrepareError;
 
 /// A device by name.
@@ -105,16 +106,53 @@ pub(super) fn stated(library: &CircuitLibrary, info: &DeviceInfo) -> Option<Stri
         .map(|(known, _)| known.clone())
 }
 
+/// Faults from `hang=N` or `lose=N`; `None` for another text.
+pub fn fault_plan(text: &str) -> Option<FaultPlan> {
+    let (kind, number) = text.split_once('=')?;
+    let number = Some(number.parse().ok()?);
+    let none = FaultPlan::default();
+    match kind {
+        "hang" => Some(FaultPlan {
+            hang: number,
+            ..none
+        }),
+        "lose" => Some(FaultPlan {
+            lose: number,
+            ..none
+        }),
+        _ => None,
+    }
+}
+
+fn faulty<B: GpuBackend + 'static>(backend: B, fault: FaultPlan) -> Arc<dyn GpuBackend> {
+    match fault == FaultPlan::default() {
+        true => Arc::new(backend),
+        false => Arc::new(Faulty::new(backend, fault)),
+    }
+}
+
 impl Device {
     /// Opens it. Takes no memory for a model yet. `host` holds for [`Device::Cpu`].
     ///
     /// # Errors
     /// [`DeviceError::Host`], [`DeviceError::Cuda`].
     pub fn open(self, host: &HostOptions) -> Result<Arc<dyn GpuBackend>, DeviceError> {
+        self.open_faulty(host, FaultPlan::default())
+    }
+
+    /// The same, with faults injected.
+    ///
+    /// # Errors
+    /// As [`Device::open`].
+    pub fn open_faulty(
+        self,
+        host: &HostOptions,
+        fault: FaultPlan,
+    ) -> Result<Arc<dyn GpuBackend>, DeviceError> {
         match self {
-            Device::Cpu => Ok(Arc::new(HostBackend::new(host)?)),
+            Device::Cpu => Ok(faulty(HostBackend::new(host)?, fault)),
             Device::Cuda(ordinal) => match CudaBackend::open(&CudaOptions { ordinal }) {
-                Ok(backend) => Ok(Arc::new(backend)),
+                Ok(backend) => Ok(faulty(backend, fault)),
                 Err(source) => Err(DeviceError::Cuda {
                     device: self,
                     source,

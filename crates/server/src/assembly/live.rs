@@ -61,6 +61,7 @@ impl engine_face::Engine for LiveEngine {
     fn state(&self) -> EngineState {
         match self.handle.health() {
             Health::Serving => EngineState::Ready,
+            Health::Recovering(why) => EngineState::Recovering(why),
             Health::Draining => EngineState::Draining,
             Health::Failed(why) => EngineState::Failed(why),
             Health::Stopped => EngineState::Failed("the engine has stopped".into()),
@@ -77,6 +78,8 @@ impl engine_face::Engine for LiveEngine {
             prefix_queries: stats.prompt_tokens,
             prefix_hits: stats.cached_tokens,
             preemptions: stats.preemptions,
+            steps: stats.steps,
+            restarts: stats.restarts,
         }
     }
 }

@@ -14,10 +14,12 @@ mod sizes;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use metrale_circuit::{CircuitLibrary, Plan};
 use metrale_core::{ArenaKind, Elem};
+use metrale_gpu_runtime::FaultPlan;
 use metrale_gpu_runtime::{DeviceInfo, GpuBackend, HostOptions, Isa};
 use metrale_model_engine::{Engine, EngineOptions, PlanOptions, Prepared, TransformerModel, load};
 use metrale_model_weights::Checkpoint;
@@ -32,7 +34,7 @@ pub(crate) use sizes::kv_of;
 
 pub use blame::Blame;
 pub use defaults::SamplingFlags;
-pub use device::{Device, DeviceError, UnknownDevice};
+pub use device::{Device, DeviceError, UnknownDevice, fault_plan};
 pub use live::LiveEngine;
 pub use measured::Measured;
 pub use memory::available_memory;
@@ -66,6 +68,10 @@ pub struct LoadOptions {
     pub policy: Policy,
     /// Bytes of host memory for evicted KV; 0 = none.
     pub kv_host_bytes: u64,
+    /// A step that runs longer has hung.
+    pub step_timeout: Duration,
+    /// Faults to inject.
+    pub fault: FaultPlan,
     /// Configuration keys that the user takes responsibility for.
     pub accept_keys: Vec<String>,
     /// Sampling defaults given by flags.
@@ -104,6 +110,8 @@ impl LoadOptions {
             queue_len: limits.queue_len,
             policy: limits.policy,
             kv_host_bytes: 0,
+            step_timeout: EngineOptions::default().step_deadline,
+            fault: FaultPlan::default(),
             accept_keys: Vec::new(),
             sampling: SamplingFlags::default(),
             row_hashes: false,
@@ -116,11 +124,12 @@ impl LoadOptions {
     /// # Errors
     /// Why the device does not serve, and the remedy.
     pub fn backend(&self) -> Result<Arc<dyn GpuBackend>, DeviceError> {
-        self.device.open(&HostOptions {
+        let host = HostOptions {
             threads: self.threads,
             isa: self.isa,
             ..HostOptions::default()
-        })
+        };
+        self.device.open_faulty(&host, self.fault)
     }
 }
 
@@ -256,6 +265,7 @@ impl Opened {
             row_hashes: self.options.row_hashes,
             hash_key: random_u64()?,
             kv_host_bytes: self.options.kv_host_bytes,
+            step_deadline: self.options.step_timeout,
             ..EngineOptions::default()
         };
         Ok(Engine::start(model, options)?)

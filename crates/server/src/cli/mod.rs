@@ -5,6 +5,7 @@
 //! A command takes its values and the [`Machine`]; it writes through the
 //! machine's [`Console`] and ends with an [`Exit`] status.
 
+mod again;
 mod bench;
 mod circuit;
 mod console;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Values of a command line to the settings that they stand for.
 
+use std::time::Duration;
+
 use metrale_core::Elem;
+use metrale_gpu_runtime::FaultPlan;
 use metrale_gpu_runtime::Isa;
 use metrale_scheduler::Policy;
 
@@ -9,7 +12,7 @@ use super::exit::{Exit, Failure};
 use super::machine::Machine;
 use super::parser::Values;
 use crate::api::limits::Limits;
-use crate::assembly::{LoadOptions, SamplingFlags, Weights};
+use crate::assembly::{LoadOptions, SamplingFlags, Weights, fault_plan};
 use crate::http::HttpConfig;
 
 /// The KV cache's element type, if it is given.
@@ -19,6 +22,17 @@ pub(super) fn kv(values: &Values<'_>) -> Option<Elem> {
         "bf16" => Some(Elem::BF16),
         _ => Some(Elem::F16),
     }
+}
+
+/// `METRALE_FAULT`, if it is set.
+fn fault(machine: &Machine) -> Result<FaultPlan, Failure> {
+    let Some(text) = machine.levers.fault() else {
+        return Ok(FaultPlan::default());
+    };
+    fault_plan(text).ok_or_else(|| {
+        let what = format!("METRALE_FAULT is {text}; it can be hang=N or lose=N");
+        Failure::text(Exit::Usage, what)
+    })
 }
 
 /// `METRALE_CPU_ISA`, if it is set. The registry has checked its value.
@@ -73,6 +87,10 @@ pub(super) fn engine(values: &Values<'_>, machine: &Machine) -> Result<LoadOptio
         kv_host_bytes: values
             .number("kv-host-gb")
             .map_or(0, |gb| (gb * 1e9) as u64),
+        step_timeout: values
+            .count("step-timeout")
+            .map_or(defaults.step_timeout, Duration::from_secs),
+        fault: fault(machine)?,
         weights: match values.text("load-format") {
             Some("dummy") => Weights::Made(0),
             _ => Weights::Checkpoint,

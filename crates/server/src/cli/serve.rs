@@ -10,6 +10,7 @@ use metrale_gpu_runtime::GpuBackend;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
+use super::again;
 use super::exit::{Exit, Failure, OrExit};
 use super::log;
 use super::machine::Machine;
@@ -32,10 +33,18 @@ pub(super) fn serve(values: &Values<'_>, machine: &Arc<Machine>) -> Result<(), F
         .fetch(machine, values.has("accept-licence"))?;
     load.path = model.path;
     let mut config = options::http(values, &model.name)?;
-    let listener = listen(
-        values.text("host").unwrap_or("127.0.0.1"),
-        values.count("port").unwrap_or(8000),
-    )?;
+    let restarts: Option<u64> = values.count("inherit-listener");
+    let listener = match restarts {
+        Some(_) => again::inherited().or_exit(Exit::Usage)?,
+        None => listen(
+            values.text("host").unwrap_or("127.0.0.1"),
+            values.count("port").unwrap_or(8000),
+        )?,
+    };
+    let (kept, step_timeout) = (
+        listener.try_clone().or_exit(Exit::Machine)?,
+        load.step_timeout,
+    );
     let address = listener.local_addr().or_exit(Exit::Machine)?;
     config.beyond_loopback = !address.ip().is_loopback();
     if config.beyond_loopback && config.api_keys.is_empty() {
@@ -46,6 +55,7 @@ pub(super) fn serve(values: &Values<'_>, machine: &Arc<Machine>) -> Result<(), F
         .console
         .note(&format!("{} at http://{address}/v1", model.name));
 
+    let started = Instant::now();
     let runtime = runtime()?;
     let app = App::new(config, Box::new(SystemAmbient));
     let loaded = Arc::new(Mutex::new(None));
@@ -64,6 +74,9 @@ pub(super) fn serve(values: &Values<'_>, machine: &Arc<Machine>) -> Result<(), F
         tokio::select! {
             ended = http::serve(listener, Arc::clone(&app), signals) => ended.map(Ok),
             Ok(failure) = failure => Ok(Err(failure)),
+            why = again::lost(&app, step_timeout) => {
+                Ok(Err(again::start(kept, restarts.unwrap_or(0), started, &why)))
+            }
         }
     });
     let ended = outcome.or_exit(Exit::Machine)??;

@@ -84,6 +84,13 @@ pub(super) const ENGINE: Group = Group {
             "Order of service. priority: by the requests' `priority`, lower first, 10 s of waiting worth one step. slai: keeps 50 ms between tokens as far as prefill chunks allow, shortest prompt first.",
         ),
         Flag::new(
+            "step-timeout",
+            "SECONDS",
+            Kind::Count { least: 1, most: 86_400 },
+            "120",
+            "A device step that runs longer has hung: its requests fail, and met starts again with its socket kept.",
+        ),
+        Flag::new(
             "queue-len",
             "N",
             Kind::Count { least: 1, most: 1 << 20 },
@@ -125,6 +132,13 @@ pub(super) const NETWORK: Group = Group {
             Kind::Count { least: 0, most: 65_535 },
             "8000",
             "Port to listen on; 0 takes a free one, which the log names.",
+        ),
+        Flag::new(
+            "inherit-listener",
+            "RESTARTS",
+            Kind::Count { least: 0, most: 1000 },
+            "",
+            "Take standard input as the listening socket, after so many restarts. met gives it to itself when it starts again.",
         ),
         Flag::new(
             "served-model-name",

@@ -135,7 +135,7 @@ impl App {
     }
 
     /// Waits until no request is in flight.
-    pub(super) async fn wait_idle(&self) {
+    pub async fn wait_idle(&self) {
         loop {
             let notified = self.idle.notified();
             if self.in_flight.load(Ordering::Acquire) == 0 {

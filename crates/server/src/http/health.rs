@@ -19,6 +19,7 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Response {
     let (status, reason) = match app.slot.state() {
         EngineState::Ready => return respond(&json!({"status": "ready"})),
         EngineState::Loading => ("loading", None),
+        EngineState::Recovering(why) => ("recovering", Some(why)),
         EngineState::Draining => ("draining", None),
         EngineState::Failed(why) => ("failed", Some(why)),
     };

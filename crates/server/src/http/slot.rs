@@ -62,7 +62,9 @@ impl ModelSlot {
             EngineState::Loading => Err(ApiError::Loading),
             EngineState::Draining => Err(ApiError::Draining),
             EngineState::Failed(why) => Err(ApiError::EngineFailed(why)),
-            EngineState::Ready => self.loaded().ok_or(ApiError::Loading),
+            EngineState::Ready | EngineState::Recovering(_) => {
+                self.loaded().ok_or(ApiError::Loading)
+            }
         }
     }
 

@@ -235,6 +235,8 @@ impl Engine for ScriptedEngine {
             prefix_queries: 40,
             prefix_hits: 30,
             preemptions: 1,
+            steps: 9,
+            restarts: 0,
         }
     }
 }
