@@ -26,6 +26,8 @@ pub(super) struct Shape {
     pub(super) width: usize,
     /// Query heads of the tile.
     pub(super) group: usize,
+    /// Heads of the tile's output that lie before these.
+    pub(super) skip: usize,
     /// Keys in reach of a row; 0 = all.
     pub(super) window: usize,
     pub(super) scale: f32,
@@ -167,8 +169,9 @@ impl Shape {
         scratch.running.clear();
         scratch.running.resize(2 * states, FRESH);
         let (cut, total) = scratch.running.split_at_mut(states);
+        let own = self.skip * width..(self.skip + group) * width;
         for r in rows.clone() {
-            out.row(r).fill(0.0);
+            out.row(r)[own.clone()].fill(0.0);
         }
         let end = |r: usize| step.positions()[r] as usize + 1;
         let begin = |r: usize| match self.window {
@@ -216,7 +219,7 @@ impl Shape {
                 }
                 for g in 0..group {
                     let at = i * group + g;
-                    let o = &mut out.row(r)[g * width..(g + 1) * width];
+                    let o = &mut out.row(r)[own.clone()][g * width..(g + 1) * width];
                     let part = &partial[at * width..(at + 1) * width];
                     total[at] = on_isa!(self.isa, merge, (total: Running = total[at],
                         out: &mut [f32] = o, cut: Running = cut[at], partial: &[f32] = part
@@ -225,7 +228,7 @@ impl Shape {
             }
         }
         for (i, r) in rows.enumerate() {
-            for (g, o) in out.row(r).chunks_exact_mut(width).enumerate() {
+            for (g, o) in out.row(r)[own.clone()].chunks_exact_mut(width).enumerate() {
                 let mut sum = total[i * group + g];
                 if let Some(sink) = sinks.get(g) {
                     sum = with_sink(sum, *sink, o);

@@ -112,6 +112,7 @@ fn run<T: KvElem>(
         dim,
         width: rank,
         group: own.len(),
+        skip: 0,
         window: 0,
         scale: a.f32(10),
         cap: 0.0,

@@ -41,6 +41,8 @@ const STEP: usize = KV_BLOCK as usize;
 const TILE_ROWS: u32 = 16;
 /// Tiles that a launch should have before rows are put together.
 const TILES: u32 = 32;
+/// Tiles below which the query heads of a key head are parted.
+const SPLIT: u32 = 4;
 
 const EXT_ARGS: &[ArgDecl] = &[
     r("qkv"),
@@ -150,13 +152,20 @@ impl Sizes {
         Ok([qkv, pool, pool, tables(per_slot), out])
     }
 
+    /// Column units are query heads. A tile has those of one key head, which share what is read; where that would leave
+    /// fewer tiles than [`SPLIT`], half as many, so that a second thread finds work.
     fn grid(self, c: StepCounts) -> Grid {
-        let kv_heads = self.kv as u32;
+        let (heads, kv_heads) = (self.heads as u32, self.kv as u32);
+        let (group, tiles) = (heads / kv_heads, c.rows * kv_heads);
         Grid {
             rows: c.rows,
-            row_block: (c.rows * kv_heads / TILES).clamp(1, TILE_ROWS),
-            cols: kv_heads,
-            col_block: 1,
+            row_block: (tiles / TILES).clamp(1, TILE_ROWS),
+            cols: heads,
+            col_block: if tiles < SPLIT {
+                group.div_ceil(2)
+            } else {
+                group
+            },
         }
     }
 }
@@ -169,47 +178,55 @@ fn run<T: KvElem>(
 ) -> Result<(), TileFault> {
     let a = tile.args();
     let s = if ext { Sizes::ext(a) } else { Sizes::plain(a) };
-    let (group, head) = (s.heads / s.kv, tile.cols().start);
-    let mut shape = Shape {
-        dim: s.dim,
-        width: s.dim,
-        group,
-        window: 0,
-        scale: a.f32(if ext { 12 } else { 9 }),
-        cap: 0.0,
-        isa: a.isa,
-    };
-    let mut sinks = &[][..];
-    if ext {
-        (shape.window, shape.cap) = (a.u32(10), a.f32(13));
-        if a.u32(11) != 0 {
-            sinks = &tile.input::<f32>(4)[head * group..(head + 1) * group];
-        }
-    }
-    let pools = Pools {
-        k: tile.input::<T>(1),
-        v: Some(tile.input::<T>(2)),
-        tables: tile.input::<u32>(3),
-        per_slot: s.per_slot,
-        heads: s.kv,
-        head,
-    };
-    let query = Query {
-        data: tile.input::<f32>(0),
-        first_row: 0,
-        row_stride: (s.heads + 2 * s.kv) * s.dim,
-        first: head * group * s.dim,
-        stride: s.dim,
-    };
+    let (group, cols) = (s.heads / s.kv, tile.cols());
     let columns = RowShape {
         first: 0,
         ld: s.heads * s.dim,
         base: 0,
         width: s.heads * s.dim,
-        unit: group * s.dim,
+        unit: s.dim,
     };
     let mut out = tile.output::<f32>(if ext { 5 } else { 4 }, columns);
-    by_sequence(step, tile.rows(), |rows| {
-        shape.attend(&pools, query, sinks, &mut out, step, rows, scratch)
-    })
+    let mut first = cols.start;
+    while first < cols.end {
+        let head = first / group;
+        let end = cols.end.min((head + 1) * group);
+        let mut shape = Shape {
+            dim: s.dim,
+            width: s.dim,
+            group: end - first,
+            skip: first - cols.start,
+            window: 0,
+            scale: a.f32(if ext { 12 } else { 9 }),
+            cap: 0.0,
+            isa: a.isa,
+        };
+        let mut sinks = &[][..];
+        if ext {
+            (shape.window, shape.cap) = (a.u32(10), a.f32(13));
+            if a.u32(11) != 0 {
+                sinks = &tile.input::<f32>(4)[first..end];
+            }
+        }
+        let pools = Pools {
+            k: tile.input::<T>(1),
+            v: Some(tile.input::<T>(2)),
+            tables: tile.input::<u32>(3),
+            per_slot: s.per_slot,
+            heads: s.kv,
+            head,
+        };
+        let query = Query {
+            data: tile.input::<f32>(0),
+            first_row: 0,
+            row_stride: (s.heads + 2 * s.kv) * s.dim,
+            first: first * s.dim,
+            stride: s.dim,
+        };
+        by_sequence(step, tile.rows(), |rows| {
+            shape.attend(&pools, query, sinks, &mut out, step, rows, scratch)
+        })?;
+        first = end;
+    }
+    Ok(())
 }
