@@ -5,11 +5,17 @@
 #include "launch.cuh"
 
 // Sum in float64 and the sum of magnitudes, of sampled (row, out) from row-major weights. For swiglu: [gate; up] by row.
-__global__ void reference(const bf16* x, const bf16* w, u32 k, const u32* at, double* sums, u32 samples) {
-    u32 i = blockIdx.x;
+__device__ double term(const u8* rows, Format format, u32 row, u32 j, u32 k) {
+    const u8* at = rows + (u64)row * row_pitch(format, k);
+    if (format == BF16) return to_f32(((const bf16*)at)[j]);
+    double scale = *(const float*)(at + k + (format == F8_ROW ? 0 : j / 128 * 4));
+    return scale * __half2float(__half(__nv_cvt_fp8_to_halfraw(at[j], __NV_E4M3)));
+}
+__global__ void reference(const u8* x, const u8* w, Format format, u32 k, const u32* at, double* sums, u32 samples) {
+    u32 i = blockIdx.x, row = at[2 * i], out = at[2 * i + 1];
     double sum = 0, size = 0;
     for (u32 j = threadIdx.x; j < k; j += 32) {
-        double v = (double)to_f32(x[(u64)at[2 * i] * k + j]) * (double)to_f32(w[(u64)at[2 * i + 1] * k + j]);
+        double v = term(x, format, row, j, k) * term(w, format, out, j, k);
         sum += v;
         size += fabs(v);
     }
@@ -44,22 +50,30 @@ static int check(const Trial& t) {
     const u32 samples = 4096;
     u32 out_n = s.paired ? s.n / 2 : s.n, col = s.paired ? 0 : 24, ld = s.paired ? out_n : s.n + 40, guard_rows = 2;
     u64 total = (u64)(t.limit + guard_rows) * ld, element = s.paired ? 2 : 4;
-    bf16 *plain = device_alloc<bf16>((u64)s.n * s.k), *x = device_alloc<bf16>((u64)t.limit * s.k);
-    bf16* cut = device_alloc<bf16>((u64)t.limit * s.k);
+    u32 pitch = s.pitch();
+    u8 *plain = device_alloc<u8>((u64)s.n * pitch), *x = device_alloc<u8>((u64)t.limit * pitch);
+    u8* cut = device_alloc<u8>((u64)t.limit * pitch);
     u8 *packed = device_alloc<u8>(s.packed_bytes()), *y = device_alloc<u8>(total * element);
     u8* expected = device_alloc<u8>(total * element);
     float* bias = device_alloc<float>(s.n);
     u32* step = device_alloc<u32>(64);
     u64* counts = device_alloc<u64>(2);
-    fill_random<<<512, 256>>>(plain, (u64)s.n * s.k, 0.02f, s.n + s.k, false);
-    fill_random<<<512, 256>>>(x, (u64)t.limit * s.k, 1.0f, 77, true);
+    bool f8 = s.format != BF16;
+    if (f8) {
+        fill_f8_rows<<<512, 256>>>(plain, s.format, s.n, s.k, 0.02f, s.n + s.k, s.format == F8_BLOCK);
+        fill_f8_rows<<<512, 256>>>(x, s.format, t.limit, s.k, 1.0f, 77, false);
+    } else {
+        fill_random<<<512, 256>>>((bf16*)plain, (u64)s.n * s.k, 0.02f, s.n + s.k, false);
+        fill_random<<<512, 256>>>((bf16*)x, (u64)t.limit * s.k, 1.0f, 77, true);
+    }
     std::vector<float> host_bias(s.n, 0.0f);
     for (u32 i = 0; i < s.n; ++i) host_bias[i] = t.bias ? (float)(i % 13) - 6.0f : 0.0f;
     CHECK(cudaMemcpy(bias, host_bias.data(), s.n * 4, cudaMemcpyHostToDevice));
 
     // Packed in two calls a tensor, as a loader would; paired: gate, then up.
     CHECK(cudaMemset(packed, 0xff, s.packed_bytes()));
-    for (u32 part = 0; part < (s.paired ? 4u : 2u); ++part) {
+    if (f8) pack_f8<<<512, 256>>>(plain, packed, s.format, s.n, s.k, s.paired);
+    for (u32 part = 0; !f8 && part < (s.paired ? 4u : 2u); ++part) {
         u32 half = s.paired ? s.n / 2 : s.n, cut = half / 3;
         u32 first = part / 2 * half + (part % 2 ? cut : 0), count = part % 2 ? half - cut : cut;
         auto kernel = s.paired ? pack_bf16_paired : pack_bf16_tiles;
@@ -69,8 +83,8 @@ static int check(const Trial& t) {
 
     auto run = [&](Point p, u32 rows, u8* to) {
         CHECK(cudaMemset(to, 0xff, total * element));
-        CHECK(cudaMemcpy(cut, x, (u64)rows * s.k * 2, cudaMemcpyDeviceToDevice));
-        if (rows < t.limit) CHECK(cudaMemset(cut + (u64)rows * s.k, 0xff, (u64)(t.limit - rows) * s.k * 2)); // NaN
+        CHECK(cudaMemcpy(cut, x, (u64)rows * pitch, cudaMemcpyDeviceToDevice));
+        if (rows < t.limit) CHECK(cudaMemset(cut + (u64)rows * pitch, 0xff, (u64)(t.limit - rows) * pitch)); // NaN
         set_rows(step, rows);
         u32 bucket = 8;
         while (bucket < rows) bucket *= 2;
@@ -80,7 +94,7 @@ static int check(const Trial& t) {
     };
     int failed = 0;
     std::string line;
-    run(WIDE, t.limit, expected);
+    run(f8 ? P_t128 : P_wide, t.limit, expected);
 
     std::vector<u32> at(2 * samples);
     u32 lanes = s.paired ? 2 : 1;
@@ -91,13 +105,14 @@ static int check(const Trial& t) {
     u32* device_at = device_alloc<u32>(2 * samples);
     double* device_sums = device_alloc<double>(2 * samples);
     CHECK(cudaMemcpy(device_at, at.data(), at.size() * 4, cudaMemcpyHostToDevice));
-    reference<<<samples, 32>>>(x, plain, s.k, device_at, device_sums, samples);
+    reference<<<samples, 32>>>(x, plain, s.format, s.k, device_at, device_sums, samples);
     std::vector<double> sums(2 * samples);
     CHECK(cudaMemcpy(sums.data(), device_sums, sums.size() * 8, cudaMemcpyDeviceToHost));
     std::vector<u8> host(total * element);
     CHECK(cudaMemcpy(host.data(), expected, host.size(), cudaMemcpyDeviceToHost));
     // A chain of k/16 + S steps, each off by at most 2^-22 of the running magnitude (truncation at alignment, twice over).
-    double step_bound = (s.k / 16 + 8) * exp2(-22), error = 0, norm = 0, worst = 0;
+    // e4m3: four steps of a chain, each off by at most 2^-13 of it (alignment to 14 bits), and f32 sums.
+    double step_bound = f8 ? 4 * exp2(-13) + s.k / 128 * exp2(-24) : (s.k / 16 + 8) * exp2(-22), error = 0, norm = 0, worst = 0;
     for (u32 i = 0; i < samples; i += lanes) {
         u64 index = (u64)at[2 * i] * ld + col + at[2 * i + 1];
         double value, want, bound;
@@ -126,7 +141,8 @@ static int check(const Trial& t) {
     for (u32 rows : t.rows) {
         for (int p = 0; p < POINTS; ++p) {
             u32 tokens = facts((Point)p).tokens;
-            if (p <= N256 && rows > 16 * tokens) continue; // right, but long
+            if (!takes((Point)p, s)) continue;
+            if (facts((Point)p).schedule == SPLIT_K && rows > 16 * tokens) continue; // right, but long
             run((Point)p, rows, y);
             u64 host_counts[2] = {};
             CHECK(cudaMemset(counts, 0, 16));
@@ -138,14 +154,14 @@ static int check(const Trial& t) {
             CHECK(cudaMemcpy(host_counts, counts, 16, cudaMemcpyDeviceToHost));
             if (host_counts[0] || host_counts[1]) {
                 ++failed;
-                line += std::string(" [") + POINT_NAMES[p] + " rows " + std::to_string(rows) + ": " + std::to_string(host_counts[0]) +
+                line += std::string(" [") + facts((Point)p).name + " rows " + std::to_string(rows) + ": " + std::to_string(host_counts[0]) +
                         " differ, " + std::to_string(host_counts[1]) + " outside]";
             }
             differ += host_counts[0], outside += host_counts[1], ++runs;
         }
     }
     if (line.size() > 300) line.resize(300);
-    printf("%-9s n %6u k %5u S %u: rel. error %.2e, worst %.3f of its bound; %u runs: %llu differ, %llu outside%s%s\n", s.name, s.n, s.k,
+    printf("%s %-9s n %6u k %5u S %u: rel. error %.2e, worst %.3f of its bound; %u runs: %llu differ, %llu outside%s%s\n", FORMAT_NAMES[s.format], s.name, s.n, s.k,
            s.segments(), sqrt(error / norm), worst, runs, differ, outside, right ? "" : " WRONG", line.c_str());
     for (void* p : {(void*)plain, (void*)x, (void*)cut, (void*)packed, (void*)y, (void*)expected, (void*)bias, (void*)step, (void*)counts,
                     (void*)device_at, (void*)device_sums})

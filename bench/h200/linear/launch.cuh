@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cuda.h>
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -12,8 +13,13 @@
 #include <string>
 #include <vector>
 
+#include "linear_halves.cu"
 #include "linear_serial.cu"
+#undef SERIAL
+#include "linear_serial_f8.cu"
 #include "linear_split.cu"
+#undef SPLIT
+#include "linear_split_f8.cu"
 #include "pack_tiles.cu"
 
 #define CHECK(call)                                                                                          \
@@ -25,36 +31,72 @@
         }                                                                                                    \
     } while (0)
 
+enum Format { BF16, F8_ROW, F8_BLOCK };
+static const char* const FORMAT_NAMES[] = {"bf16", "f8_row", "f8_block"};
+
+// Bytes of a row of k values: e4m3 rows carry their scales behind the values.
+__host__ __device__ inline u32 row_pitch(Format f, u32 k) {
+    return f == BF16 ? 2 * k : f == F8_ROW ? k + 128 : k + (k / 128 * 4 + 127) / 128 * 128;
+}
+
 // A linear as a model states it: n rows of k; swiglu has n = 2 ffn.
 struct Shape {
     const char* name;
     u32 n, k;
     bool paired;
+    Format format = BF16;
 
-    u64 packed_bytes() const { return (u64)(n + 127) / 128 * 128 * k * 2; }
-    u32 segments() const { return linear_segments(k / 64, n); }
+    u64 padded() const { return (u64)(n + 127) / 128 * 128; }
+    u64 tile_bytes() const { return padded() * k * (format == BF16 ? 2 : 1); }
+    u64 packed_bytes() const { return tile_bytes() + (format == BF16 ? 0 : format == F8_ROW ? padded() * 4 : padded() / 128 * (k / 128) * 64); }
+    u32 segments() const { return linear_segments(k / (format == BF16 ? 64 : 128), n); }
+    u32 pitch() const { return row_pitch(format, k); }
 };
 
-enum Point { N8, N16, N32, N64, N128, N256, T128, WIDE, POINTS };
-static const char* const POINT_NAMES[] = {"n8", "n16", "n32", "n64", "n128", "n256", "t128", "wide"};
+#define POINT_ENUM(NAME, ...) P_##NAME,
+enum Point {
+    SPLIT_POINTS(POINT_ENUM) SPLIT_BF16_POINTS(POINT_ENUM) HALVES_POINTS(POINT_ENUM) SERIAL_POINTS(POINT_ENUM) POINTS
+};
+
+enum Schedule { SPLIT_K, HALVES_OF_K, SERIAL_K };
 
 struct PointFacts {
-    const void *linear, *swiglu;
-    u32 tokens, shared;
+    const char* name;
+    const void* kernels[3][2]; // by format; linear, swiglu; null where there is none
+    Schedule schedule;
+    u32 rows, threads, shared, shared_blocks, tokens, folded; // rows a block; f8_block's shared memory; tokens a
+    // tile with S = 1, with more
 };
 
 static const PointFacts& facts(Point p) {
-#define SPLIT_FACTS(N, STAGES) {(void*)linear_bf16_n##N, (void*)linear_swiglu_bf16_n##N, N, SplitShared<N, STAGES>::BYTES}
-    static const PointFacts all[POINTS] = {
-        SPLIT_FACTS(8, 6), SPLIT_FACTS(16, 6), SPLIT_FACTS(32, 5), SPLIT_FACTS(64, 4), SPLIT_FACTS(128, 6), SPLIT_FACTS(256, 4),
-        {(void*)linear_bf16_t128, (void*)linear_swiglu_bf16_t128, 128, SerialShared<128, 6>::BYTES},
-        {(void*)linear_bf16_wide, (void*)linear_swiglu_bf16_wide, 256,
-         std::max(SerialShared<256, 4>::BYTES, SerialShared<192, 5>::BYTES)},
-    };
+#define KERNELS(FORMAT, NAME) {(void*)linear_##FORMAT##_##NAME, (void*)linear_swiglu_##FORMAT##_##NAME}
+#define KERNELS(FORMAT, NAME) {(void*)linear_##FORMAT##_##NAME, (void*)linear_swiglu_##FORMAT##_##NAME}
+#define SPLIT_REST(GROUPS, N, STAGES)                                                                           \
+    SPLIT_K, GROUPS * 64, GROUPS * 128 + 32, Split<GROUPS, N, STAGES>::BYTES, Split<GROUPS, N, STAGES, true>::BYTES, N, N
+#define SPLIT_FACTS(NAME, GROUPS, N, STAGES, BLOCKS)                                                            \
+    {#NAME, {KERNELS(bf16, NAME), KERNELS(f8_row, NAME), KERNELS(f8_block, NAME)}, SPLIT_REST(GROUPS, N, STAGES)},
+#define SPLIT_BF16_FACTS(NAME, GROUPS, N, STAGES, BLOCKS) {#NAME, {KERNELS(bf16, NAME), {}, {}}, SPLIT_REST(GROUPS, N, STAGES)},
+#define HALVES_FACTS(NAME, N, STAGES) \
+    {#NAME, {{(void*)linear_bf16_##NAME, nullptr}, {}, {}}, HALVES_OF_K, 128, 288, Halves<N, STAGES>::BYTES, 0, N, N},
+#define SERIAL_FACTS(NAME, N, STAGES, FOLD_N, FOLD_STAGES)                                                      \
+    {#NAME, {KERNELS(bf16, NAME), {}, {}}, SERIAL_K, 128, 384,                                                  \
+     std::max(Serial<N, STAGES>::BYTES, Serial<FOLD_N, FOLD_STAGES>::BYTES), Serial<FOLD_N, FOLD_STAGES, true>::BYTES, N, FOLD_N},
+    static PointFacts all[POINTS] = {SPLIT_POINTS(SPLIT_FACTS) SPLIT_BF16_POINTS(SPLIT_BF16_FACTS)
+                                       HALVES_POINTS(HALVES_FACTS) SERIAL_POINTS(SERIAL_FACTS)};
+    const void* t128[2][2] = {KERNELS(f8_row, t128), KERNELS(f8_block, t128)};
+    memcpy(all[P_t128].kernels[F8_ROW], t128, sizeof t128);
     return all[p];
 }
 
-static CUtensorMap token_map(const bf16* x, u32 rows, u32 k, u32 box_rows) {
+// Whether the point takes the shape.
+static bool takes(Point p, const Shape& s) {
+    const PointFacts& f = facts(p);
+    bool segments = f.schedule != HALVES_OF_K || s.segments() == 2 || s.segments() == 4;
+    return segments && f.kernels[s.format][s.paired] != nullptr;
+}
+
+static CUtensorMap encode_map(CUtensorMapDataType type, const void* at, u32 columns, u32 rows, u32 pitch, u32 box_columns,
+                              u32 box_rows, CUtensorMapSwizzle swizzle) {
     static auto encode = [] {
         void* f = nullptr;
         cudaDriverEntryPointQueryResult found;
@@ -62,18 +104,28 @@ static CUtensorMap token_map(const bf16* x, u32 rows, u32 k, u32 box_rows) {
         return (decltype(&cuTensorMapEncodeTiled))f;
     }();
     CUtensorMap map;
-    cuuint64_t dims[2] = {k, rows}, strides[1] = {(cuuint64_t)k * 2};
-    cuuint32_t box[2] = {64, box_rows}, steps[2] = {1, 1};
-    CUresult r = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void*)x, dims, strides, box, steps,
-                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    cuuint64_t dims[2] = {columns, rows}, strides[1] = {pitch};
+    cuuint32_t box[2] = {box_columns, box_rows}, steps[2] = {1, 1};
+    CUresult r = encode(&map, type, 2, (void*)at, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (r != CUDA_SUCCESS) printf("cuTensorMapEncodeTiled: %d\n", r), exit(1);
     return map;
 }
 
+static CUtensorMap token_map(const void* x, const Shape& s, u32 rows, u32 box_rows) {
+    bool wide = s.format == BF16;
+    return encode_map(wide ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8, x, s.k, rows, s.pitch(), wide ? 64 : 128,
+                      box_rows, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+// Scales of x in f8_block: one f32 a k block behind each row's values.
+static CUtensorMap scale_map(const void* x, const Shape& s, u32 rows, u32 box_rows) {
+    return encode_map(CU_TENSOR_MAP_DATA_TYPE_FLOAT32, (const u8*)x + s.k, s.k / 128, rows, s.pitch(), 4, box_rows, CU_TENSOR_MAP_SWIZZLE_NONE);
+}
+
 // x holds `limit` rows; the launch is that of a bucket of `rows`; the live count stands in `step`.
 struct Call {
-    const bf16* x;
+    const void* x;
     const u8* w;
     const float* bias;
     void* y;
@@ -83,12 +135,14 @@ struct Call {
 
 static void launch(cudaStream_t stream, Point p, const Shape& s, const Call& c, bool pdl) {
     const PointFacts& f = facts(p);
-    bool split = p <= N256;
-    u32 cluster = split ? s.segments() : 2;
+    u32 cluster = f.schedule == SPLIT_K ? s.segments() : f.schedule == HALVES_OF_K ? 4 : 2;
+    u32 tiles = (s.n + f.rows - 1) / f.rows, token_tiles = (c.rows + f.tokens - 1) / f.tokens;
     cudaLaunchConfig_t config = {};
-    config.gridDim = split ? dim3((s.n + 127) / 128 * cluster, (c.rows + f.tokens - 1) / f.tokens) : dim3(132);
-    config.blockDim = dim3(split ? THREADS : SERIAL_THREADS);
-    config.dynamicSmemBytes = f.shared;
+    config.gridDim = f.schedule == SPLIT_K       ? dim3(tiles * cluster, token_tiles)
+                     : f.schedule == HALVES_OF_K ? dim3((tiles + 1) / 2 * 4, token_tiles)
+                                                 : dim3(132);
+    config.blockDim = dim3(f.threads);
+    config.dynamicSmemBytes = s.format == F8_BLOCK ? f.shared_blocks : f.shared;
     config.stream = stream;
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeClusterDimension;
@@ -98,21 +152,22 @@ static void launch(cudaStream_t stream, Point p, const Shape& s, const Call& c, 
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     config.attrs = attributes;
     config.numAttrs = pdl ? 2 : 1;
-    u32 box = split ? f.tokens : f.tokens / 2;
-    CUtensorMap map = token_map(c.x, c.limit, s.k, box), folded = token_map(c.x, c.limit, s.k, 96);
+    u32 part = f.schedule == SPLIT_K ? 1 : 2; // the others load half a tile a block
+    CUtensorMap map = token_map(c.x, s, c.limit, f.tokens / part), second = token_map(c.x, s, c.limit, f.folded / part);
+    if (s.format == F8_BLOCK) second = scale_map(c.x, s, c.limit, f.tokens / part);
     u32 k = s.k, n = s.n, ffn = s.n / 2, y_col = c.y_col, y_ld = c.y_ld, has_bias = c.bias != nullptr, unit = 0;
-    const bf16* x = c.x;
+    const void* x = c.x;
     const u8* w = c.w;
     const float* bias = c.bias;
     void* y = c.y;
     const u32* step = c.step;
-    const void* kernel = s.paired ? f.swiglu : f.linear;
-    CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, f.shared));
+    const void* kernel = f.kernels[s.format][s.paired];
+    CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, config.dynamicSmemBytes));
     if (s.paired) {
-        void* args[] = {&x, &w, &y, &k, &ffn, &step, &map, &folded};
+        void* args[] = {&x, &w, &y, &k, &ffn, &step, &map, &second};
         CHECK(cudaLaunchKernelExC(&config, kernel, args));
     } else {
-        void* args[] = {&x, &w, &bias, &y, &k, &n, &y_col, &y_ld, &has_bias, &unit, &step, &map, &folded};
+        void* args[] = {&x, &w, &bias, &y, &k, &n, &y_col, &y_ld, &has_bias, &unit, &step, &map, &second};
         CHECK(cudaLaunchKernelExC(&config, kernel, args));
     }
 }
@@ -135,6 +190,41 @@ __global__ void fill_random(bf16* to, u64 count, float scale, u32 seed, bool out
         for (int j = 0; j < 4; ++j) sum += (float)(h >> 16 * j & 0xffff) / 65536.0f - 0.5f;
         float v = sum * 1.7320508f * scale;
         to[i] = __float2bfloat16_rn(outliers && i % 509 == 7 ? 20 * v : v);
+    }
+}
+
+// e4m3 values of deviation 64, and f32 scales near `scale` / 64 behind the values: of the row, or of each 128 values, equal
+// over eight rows if `eights`.
+__global__ void fill_f8_rows(u8* to, Format format, u32 rows, u32 k, float scale, u32 seed, bool eights) {
+    auto hash = [&](u64 i) {
+        u64 h = (i + 1) * 0x9e3779b97f4a7c15ull + (u64)seed * 0xd1b54a32d192ed03ull;
+        h = (h ^ h >> 30) * 0xbf58476d1ce4e5b9ull;
+        h = (h ^ h >> 27) * 0x94d049bb133111ebull;
+        return h ^ h >> 31;
+    };
+    u32 pitch = row_pitch(format, k), of = format == F8_ROW ? k : 128;
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < (u64)rows * k; i += (u64)gridDim.x * blockDim.x) {
+        u64 h = hash(i), row = i / k, col = i % k;
+        float sum = (float)(h & 0xffff) / 65536.0f + (float)(h >> 16 & 0xffff) / 65536.0f + (float)(h >> 32 & 0xffff) / 65536.0f - 1.5f;
+        to[row * pitch + col] = __nv_cvt_float_to_fp8(sum * 128.0f, __NV_SATFINITE, __NV_E4M3);
+        u64 group = (eights ? row / 8 : row) * (k / of) + col / of;
+        if (col % of == 0) *(float*)(to + row * pitch + k + col / of * 4) = scale / 64.0f * (0.5f + (float)(hash(~group) >> 48) / 65536.0f);
+    }
+}
+
+// Packs such rows as the loader's pack points do: tiles, then scales of packed rows, or of each eight of them and k block.
+__global__ void pack_f8(const u8* rows, u8* packed, Format format, u32 n, u32 k, bool paired) {
+    u64 padded = (u64)(n + 127) / 128 * 128;
+    u8* scales = packed + padded * k;
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < padded * (k / 16); i += (u64)gridDim.x * blockDim.x) {
+        u32 row = (u32)(i / (k / 16)), chunk = (u32)(i % (k / 16)), to = row < n && paired ? paired_row(row, n / 2) : row;
+        const u8* from = rows + (u64)row * row_pitch(format, k);
+        *(uint4*)(packed + packed_chunk(to, chunk, k / 128)) = row < n ? *(const uint4*)(from + chunk * 16) : make_uint4(0, 0, 0, 0);
+        if (format == F8_ROW && chunk == 0) *(float*)(scales + to * 4) = row < n ? *(const float*)(from + k) : 0.0f;
+        if (format == F8_BLOCK && chunk % 8 == 0 && row % 8 == 0) {
+            u64 at = ((u64)(to / 128) * (k / 128) + chunk / 8) * 16 + to % 128 / 8;
+            *(float*)(scales + at * 4) = row < n ? *(const float*)(from + k + chunk / 8 * 4) : 0.0f;
+        }
     }
 }
 

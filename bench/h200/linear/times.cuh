@@ -65,10 +65,6 @@ struct Policy {
     std::function<bool(const Shape&, u32 rows)> pdl;
 };
 
-static Point by_rows(u32 rows) {
-    return rows <= 8 ? N8 : rows <= 16 ? N16 : rows <= 32 ? N32 : rows <= 64 ? N64 : rows <= 128 ? N128 : WIDE;
-}
-
 struct Bench {
     cudaStream_t stream;
     u8* weights;
@@ -100,7 +96,7 @@ struct Bench {
         if (offset + s.packed_bytes() > weight_bytes) offset = 0;
         u32 ld = s.paired ? 0 : s.n;
         launch(stream, p, s, Call{x, weights + offset, nullptr, y, 0, ld, rows, rows, step}, pdl);
-        offset += s.packed_bytes();
+        offset += (s.packed_bytes() + 1023) / 1024 * 1024;
     }
 
     double chain(const Model& m, const Policy& policy, u32 rows, u32 head_rows, u32 runs) {
@@ -129,4 +125,8 @@ static u64 bytes_of(const Model& m, bool head) {
     for (const Shape& s : m.layer) bytes += s.packed_bytes() * m.layers;
     return bytes + (head ? m.head.packed_bytes() : 0);
 }
-static double flops_of(const Model& m, u32 rows, bool head) { return (double)bytes_of(m, head) * rows; }
+static double flops_of(const Model& m, u32 rows, bool head) {
+    double flops = head ? 2.0 * m.head.n * m.head.k * rows : 0;
+    for (const Shape& s : m.layer) flops += 2.0 * s.n * s.k * rows * m.layers;
+    return flops;
+}

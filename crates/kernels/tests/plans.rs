@@ -23,24 +23,30 @@ fn library() -> CircuitLibrary {
     CircuitLibrary::new(metrale_kernel_tree::files()).unwrap()
 }
 
-/// Hidden and intermediate size, width of a head: what no fast kernel takes, what all of them take with either width, columns
-/// that are no whole vectors, and rows that only the wide norms take.
-const SHAPES: [[i64; 3]; 5] = [
-    [64, 96, 16],
-    [128, 256, 128],
-    [512, 1024, 64],
-    [42, 96, 16],
-    [4608, 256, 128],
+/// Hidden and intermediate size, width of a head, vocabulary: what no fast kernel takes, what all of them take with either
+/// width, columns that are no whole vectors, rows that only the wide norms take, and the products of real models.
+const SHAPES: [[i64; 4]; 7] = [
+    [64, 96, 16, 320],
+    [128, 256, 128, 320],
+    [512, 1024, 64, 320],
+    [42, 96, 16, 320],
+    [4608, 256, 128, 320],
+    [4096, 12288, 128, 151_936],
+    [5120, 1024, 128, 320],
 ];
 
 /// A small configuration of a family; `qwen3` has norms of queries and keys.
-fn instance(library: &CircuitLibrary, family: &str, [hidden, ffn, head_dim]: [i64; 3]) -> Instance {
+fn instance(
+    library: &CircuitLibrary,
+    family: &str,
+    [hidden, ffn, head_dim, vocab]: [i64; 4],
+) -> Instance {
     let mut flat = FlatMap::new();
     flat.insert("model_type".into(), Scalar::Str(family.into()));
     flat.insert("hidden_act".into(), Scalar::Str("silu".into()));
     flat.insert("rms_norm_eps".into(), Scalar::Float(1e-6));
     for (key, value) in [
-        ("vocab_size", 320),
+        ("vocab_size", vocab),
         ("hidden_size", hidden),
         ("intermediate_size", ffn),
         ("num_hidden_layers", 2),

@@ -14,6 +14,56 @@ __device__ inline float swiglu(float g, float u) {
     return g * s * u;
 }
 
+// What a sum is multiplied with at the end: nothing, or weight scale, then activation scale (spec qgmma128_row).
+struct Unscaled {
+    static constexpr bool BLOCKS = false;
+    __device__ float weight(u32) const { return 1.0f; }
+    __device__ float token(u32) const { return 1.0f; }
+    __device__ float apply(float sum, float, float) const { return sum; }
+};
+struct RowScales {
+    static constexpr bool BLOCKS = false;
+    const float* weights; // [packed rows]
+    const u8* tokens;     // that of token 0
+    u32 pitch;            // bytes from token to token
+
+    __device__ float weight(u32 packed_row) const { return weights[packed_row]; }
+    // Past the first-level cache, which may hold what an earlier launch had here.
+    __device__ float token(u32 token) const { return __ldcg((const float*)(tokens + (u64)token * pitch)); }
+    __device__ float apply(float sum, float weight, float token) const { return sum * weight * token; }
+};
+
+// Scales of 128 k (spec qgmma128_block): each k block brings them to shared memory, [tokens][4] f32 of four k blocks (16 bytes is the
+// least that a box takes), then one f32 for each eight packed rows; the sum takes fma(chain, weight scale * token scale, sum).
+struct BlockScales {
+    static constexpr bool BLOCKS = true;
+    const u8* weights;       // f32 [packed rows / 128][k blocks][16]
+    const TensorMap* tokens; // f32, box [4, tokens of a box]
+
+    __device__ float weight(u32) const { return 1.0f; }
+    __device__ float token(u32) const { return 1.0f; }
+    __device__ float apply(float sum, float, float) const { return sum; }
+    __device__ const u8* of_half(u32 half, u32 blocks, u32 block) const {
+        return weights + ((u64)(half / 2) * blocks + block) * 64 + half % 2 * 32;
+    }
+};
+
+// sum = fma(chain, scale, sum), of a k block's chains `d` and its scales in shared memory; `warp` of the block.
+template <u32 N>
+__device__ inline void add_scaled(float (&sum)[N / 2], const float (&d)[N / 2], const u8* scales, u32 warp, u32 block, bool first) {
+    float2 w = *(const float2*)(scales + N * 16 + warp * 8);
+    const u8* tokens = scales + threadIdx.x % 4 * 32 + block % 4 * 4;
+#pragma unroll
+    for (u32 j = 0; j < N / 8; ++j) {
+#pragma unroll
+        for (u32 i = 0; i < 2; ++i) {
+            float x = *(const float*)(tokens + j * 128 + i * 16);
+            sum[4 * j + i] = fmaf(d[4 * j + i], w.x * x, first ? 0.0f : sum[4 * j + i]);
+            sum[4 * j + 2 + i] = fmaf(d[4 * j + 2 + i], w.y * x, first ? 0.0f : sum[4 * j + 2 + i]);
+        }
+    }
+}
+
 // y[token, y_col + out] = sum (+ bias[out]), f32.
 struct Linear {
     static constexpr bool PAIRED = false;

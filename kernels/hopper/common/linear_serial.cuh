@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The schedule for many rows: persistent clusters of two blocks; a cluster takes two neighbouring tiles of 128 weight rows and
-// one tile of N tokens at a time. Each block loads its own weights and half of the tokens, which the copy engine writes to both:
-// without that, the L2 cache would be the limit. K segments are folded in registers, in order; the bits are linear_split's.
+// The schedule for many rows: persistent clusters of two blocks; a cluster takes two neighbouring tiles of 128 weight rows and one
+// tile of N tokens at a time. Each block loads its own weights and half of the tokens, which the copy engine writes to both:
+// without that, reads of the L2 cache would be the limit. (Four blocks that share weights too were measured: slower.) K segments
+// are folded in registers, in order; the bits are linear_split's.
 //
-// Two consumer warpgroups of 64 weight rows, which take most registers of a third; one thread of that runs ahead with the loads,
-// over tile borders too.
+// Two consumer warpgroups of 64 weight rows take most registers of a third; one thread of that runs ahead with the loads, over
+// tile borders too.
 #pragma once
 
 #include "linear_out.cuh"
 #include "linear_tiles.cuh"
 #include "linear_wgmma.cuh"
-
-constexpr u32 SERIAL_THREADS = CONSUMERS + 128;
 
 // Of a whole warpgroup.
 template <u32 REGISTERS>
@@ -23,11 +22,14 @@ __device__ inline void leave_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-template <u32 N, u32 STAGES>
-struct SerialShared {
+template <u32 N, u32 STAGES, bool BLOCK_SCALES = false>
+struct Serial {
+    static constexpr u32 CONSUMERS = 256, THREADS = CONSUMERS + 128;
     static constexpr u32 STAGE = TILE_BYTES + N * BLOCK_BYTES;
     static constexpr u32 BARRIERS = STAGES * STAGE;
-    static constexpr u32 BYTES = BARRIERS + STAGES * 16;
+    static constexpr u32 SCALES = (BARRIERS + STAGES * 16 + 127) / 128 * 128;
+    static constexpr u32 SCALE_BYTES = BLOCK_SCALES ? N * 16 + 64 : 0, SCALE_STAGE = (SCALE_BYTES + 127) / 128 * 128;
+    static constexpr u32 BYTES = SCALES + STAGES * SCALE_STAGE;
 };
 
 // The tiles in the order in which clusters take them: bands of eight token tiles, in a band token tiles run fastest, so that the
@@ -45,45 +47,53 @@ struct Raster {
 };
 
 // Sums of one warpgroup, from registers to memory: 32-byte sectors for f32 (eight neighbouring rows of one token).
-template <u32 N>
-__device__ void write_tile(const Linear& out, const float (&d)[N / 2], u32 row, u32 first_token, u32 rows) {
+template <u32 N, class Scales>
+__device__ void write_tile(const Linear& out, const Scales& scales, const float (&d)[N / 2], u32 row, u32 first_token, u32 tokens) {
     u32 lane = threadIdx.x % 32, target = row + lane / 4;
     bool low = target < out.n, high = target + 8 < out.n;
     float *column = out.column(target), shift_low = low ? out.shift(target) : 0.0f;
     float shift_high = high ? out.shift(target + 8) : 0.0f;
+    float scale_low = scales.weight(target), scale_high = scales.weight(target + 8);
 #pragma unroll
     for (u32 j = 0; j < N / 8; ++j) {
-        u32 token = first_token + 8 * j + 2 * (lane % 4);
-        if (token < rows) {
-            if (low) out.store(column, shift_low, token, d[4 * j]);
-            if (high) out.store(column + 8, shift_high, token, d[4 * j + 2]);
-        }
-        if (token + 1 < rows) {
-            if (low) out.store(column, shift_low, token + 1, d[4 * j + 1]);
-            if (high) out.store(column + 8, shift_high, token + 1, d[4 * j + 3]);
+#pragma unroll
+        for (u32 i = 0; i < 2; ++i) {
+            u32 token = first_token + 8 * j + 2 * (lane % 4) + i;
+            if (token >= tokens) continue;
+            float scale = scales.token(token);
+            if (low) out.store(column, shift_low, token, scales.apply(d[4 * j + i], scale_low, scale));
+            if (high) out.store(column + 8, shift_high, token, scales.apply(d[4 * j + 2 + i], scale_high, scale));
         }
     }
 }
 
 // The eight columns of h of a warp: an 8 x 8 transposition gives each thread two neighbouring columns of one token.
-template <u32 N>
-__device__ void write_tile(const Swiglu& out, const float (&d)[N / 2], u32 row, u32 first_token, u32 rows) {
+template <u32 N, class Scales>
+__device__ void write_tile(const Swiglu& out, const Scales& scales, const float (&d)[N / 2], u32 row, u32 first_token, u32 tokens) {
     u32 lane = threadIdx.x % 32, column = row / 2 + 2 * (lane % 4);
+    float gate_scale = scales.weight(row + lane / 4), up_scale = scales.weight(row + lane / 4 + 8);
 #pragma unroll
     for (u32 j = 0; j < N / 8; ++j) {
-        __nv_bfloat162 h = __floats2bfloat162_rn(swiglu(d[4 * j], d[4 * j + 2]), swiglu(d[4 * j + 1], d[4 * j + 3]));
-        u32 bits = *(u32*)&h, turned;
+        float h[2];
+#pragma unroll
+        for (u32 i = 0; i < 2; ++i) {
+            float scale = scales.token(min(first_token + 8 * j + 2 * (lane % 4) + i, tokens - 1));
+            h[i] = swiglu(scales.apply(d[4 * j + i], gate_scale, scale), scales.apply(d[4 * j + 2 + i], up_scale, scale));
+        }
+        __nv_bfloat162 both = __floats2bfloat162_rn(h[0], h[1]);
+        u32 bits = *(u32*)&both, turned;
         asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(bits));
         u32 token = first_token + 8 * j + lane / 4;
-        if (token < rows && column < out.ffn) *(u32*)(out.h + (u64)token * out.ffn + column) = turned;
+        if (token < tokens && column < out.ffn) *(u32*)(out.h + (u64)token * out.ffn + column) = turned;
     }
 }
 
-template <class Format, u32 N, u32 STAGES, bool FOLD, class Out>
-__device__ void linear_serial(const TensorMap* map, const u8* w, u32 blocks, u32 n, u32 rows, const Out& out) {
-    using Shared = SerialShared<N, STAGES>;
+template <class Format, u32 N, u32 STAGES, bool FOLD, class Scales, class Out>
+__device__ void linear_serial(const TensorMap* map, const u8* w, u32 blocks, u32 n, u32 rows, const Scales& scales,
+                              const Out& out) {
+    using Sizes = Serial<N, STAGES, Scales::BLOCKS>;
     extern __shared__ __align__(1024) u8 shared[];
-    u32 base = shared_address(shared), full = base + Shared::BARRIERS, empty = full + STAGES * 8;
+    u32 base = shared_address(shared), full = base + Sizes::BARRIERS, empty = full + STAGES * 8;
     u32 rank = cluster_rank(), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     u32 tiles = (n + TILE_ROWS - 1) / TILE_ROWS, segments = FOLD ? linear_segments(blocks, n) : 1;
     Raster raster{(tiles + 1) / 2, (rows + N - 1) / N};
@@ -93,7 +103,7 @@ __device__ void linear_serial(const TensorMap* map, const u8* w, u32 blocks, u32
     if (threadIdx.x == 0) {
         for (u32 s = 0; s < STAGES; ++s) {
             barrier_init(full + s * 8, 1);
-            barrier_init(empty + s * 8, 2 * CONSUMERS / 32);
+            barrier_init(empty + s * 8, 2 * Sizes::CONSUMERS / 32);
         }
         barrier_init_fence();
     }
@@ -106,18 +116,27 @@ __device__ void linear_serial(const TensorMap* map, const u8* w, u32 blocks, u32
             parity ^= 1;
         }
     };
-    if (warp >= CONSUMERS / 32) {
-        leave_registers<40>();
-        if (threadIdx.x == CONSUMERS) {
-            auto weights = [&](u32 tile, u32 block) { // the odd block of the last pair repeats its neighbour's tile
-                const u8* from = w + ((u64)min(tile * 2 + rank, tiles - 1) * blocks + block) * TILE_BYTES;
-                barrier_expect(full + stage * 8, Shared::STAGE);
-                copy_bulk(base + stage * Shared::STAGE, from, TILE_BYTES, full + stage * 8);
+    if (warp >= Sizes::CONSUMERS / 32) {
+        leave_registers<56>();
+        if (threadIdx.x == Sizes::CONSUMERS) {
+            auto weights = [&](u32 pair, u32 block) { // the odd block of the last pair repeats its neighbour's tile
+                u32 tile = min(pair * 2 + rank, tiles - 1), to = base + stage * Sizes::STAGE, barrier = full + stage * 8;
+                const u8* from = w + ((u64)tile * blocks + block) * TILE_BYTES;
+                barrier_expect(barrier, Sizes::STAGE + Sizes::SCALE_BYTES);
+                copy_bulk(to, from, TILE_BYTES, barrier);
+                if constexpr (Scales::BLOCKS) {
+                    copy_bulk(base + Sizes::SCALES + stage * Sizes::SCALE_STAGE + N * 16, scales.of_half(2 * tile, blocks, block), 64,
+                              barrier);
+                }
             };
             auto tokens = [&](u32 stage, u32 token_tile, u32 block) {
-                u32 half = rank * (N / 2);
-                copy_box_to(base + stage * Shared::STAGE + TILE_BYTES + half * BLOCK_BYTES, map, block * Format::BLOCK,
-                            token_tile * N + half, full + stage * 8, 3);
+                u32 half = rank * (N / 2), first = token_tile * N + half, barrier = full + stage * 8;
+                copy_box_to(base + stage * Sizes::STAGE + TILE_BYTES + half * BLOCK_BYTES, map, block * Format::BLOCK, first, barrier,
+                            3);
+                if constexpr (Scales::BLOCKS) {
+                    copy_box_to(base + Sizes::SCALES + stage * Sizes::SCALE_STAGE + half * 16, scales.tokens, block / 4 * 4, first, barrier,
+                                3);
+                }
             };
             prefetch_map(map);
             u32 ahead = 0, filled = 0;
@@ -146,11 +165,12 @@ __device__ void linear_serial(const TensorMap* map, const u8* w, u32 blocks, u32
         }
         __syncwarp();
     } else {
-        take_registers<232>();
+        take_registers<224>();
         u32 group = warp / 4, previous = 0;
-        float d[N / 2], sum[FOLD ? N / 2 : 1];
+        float d[N / 2], part[Format::PROMOTE ? N / 2 : 1], sum[FOLD ? N / 2 : 1];
+        wait_for_earlier(); // for the scales of tokens; also the producer waits, before it loads tokens
         auto release = [&](u32 stage) {
-            if (lane < 2) barrier_arrive_at(empty + stage * 8, lane);
+            if (lane < 2) barrier_arrive_at(empty + stage * 8, lane); // both write to this block
         };
         for (u32 index = blockIdx.x / 2; index < raster.count(); index += gridDim.x / 2) {
             raster.tile(index, &tile, &token_tile);
@@ -159,33 +179,54 @@ __device__ void linear_serial(const TensorMap* map, const u8* w, u32 blocks, u32
                 u32 end = FOLD ? segment_begin(s + 1, segments, blocks) : blocks;
                 for (u32 block = begin; block < end; ++block) {
                     barrier_wait(full + stage * 8, parity);
-                    u64 a = operand(base + stage * Shared::STAGE + group * (TILE_BYTES / 2));
-                    u64 b = operand(base + stage * Shared::STAGE + TILE_BYTES);
+                    u64 weights = operand(base + stage * Sizes::STAGE + group * HALF_BYTES);
+                    u64 tokens = operand(base + stage * Sizes::STAGE + TILE_BYTES);
                     wgmma_begin();
 #pragma unroll
-                    for (u32 step = 0; step < 4; ++step) Format::mma(d, a + 2 * step, b + 2 * step, block != begin || step != 0);
-                    wgmma_commit();
-                    if (block != begin) {
-                        wgmma_wait<1>();
-                        release(previous);
+                    for (u32 step = 0; step < 4; ++step) {
+                        Format::mma(d, weights + 2 * step, tokens + 2 * step, Format::PROMOTE ? step != 0 : block != begin || step != 0);
                     }
-                    previous = stage;
+                    wgmma_commit();
+                    if constexpr (Format::PROMOTE) {
+                        wgmma_wait<0>();
+                        settle(d);
+                        if constexpr (Scales::BLOCKS) {
+                            add_scaled<N>(part, d, shared + Sizes::SCALES + stage * Sizes::SCALE_STAGE, warp, block, block == begin);
+                            __syncwarp(); // the scales have been read
+                        }
+                        release(stage);
+                        if constexpr (!Scales::BLOCKS) {
+#pragma unroll
+                            for (u32 i = 0; i < N / 2; ++i) part[i] = block == begin ? d[i] : part[i] + d[i];
+                        }
+                    } else {
+                        if (block != begin) {
+                            wgmma_wait<1>();
+                            release(previous);
+                        }
+                        previous = stage;
+                    }
                     advance();
                 }
-                wgmma_wait<0>();
-                settle(d);
-                release(previous);
+                if constexpr (Format::PROMOTE) {
+#pragma unroll
+                    for (u32 i = 0; i < N / 2; ++i) d[i] = part[i];
+                } else {
+                    wgmma_wait<0>();
+                    settle(d);
+                    release(previous);
+                }
                 if constexpr (FOLD) {
 #pragma unroll
                     for (u32 i = 0; i < N / 2; ++i) sum[i] = s == 0 ? d[i] : sum[i] + d[i];
                 }
             }
-            u32 row = (tile * 2 + rank) * TILE_ROWS + warp * 16;
+            u32 row = (tile * 2 + rank) * TILE_ROWS + warp * 16, first = token_tile * N;
             if (tile * 2 + rank < tiles) {
                 if constexpr (FOLD) {
-                    write_tile<N>(out, sum, row, token_tile * N, rows);
+                    write_tile<N>(out, scales, sum, row, first, rows);
                 } else {
-                    write_tile<N>(out, d, row, token_tile * N, rows);
+                    write_tile<N>(out, scales, d, row, first, rows);
                 }
             }
         }

@@ -97,8 +97,11 @@ __device__ inline u32 cluster_blocks() {
 }
 
 // All threads of the cluster that have not ended.
+__device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 __device__ inline void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    cluster_arrive();
+    cluster_wait();
 }
 
 __device__ inline u32 address_at(u32 address, u32 rank) {
@@ -107,8 +110,10 @@ __device__ inline u32 address_at(u32 address, u32 rank) {
     return remote;
 }
 
-__device__ inline void store_at(u32 remote, float a, float b) {
-    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(remote), "f"(a), "f"(b) : "memory");
+// Two values to another block's shared memory, counted as 8 bytes by its barrier.
+__device__ inline void send(u32 remote, float a, float b, u32 remote_barrier) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
+                 ::"r"(remote), "f"(a), "f"(b), "r"(remote_barrier) : "memory");
 }
 
 // ---- programmatic dependent launch ----

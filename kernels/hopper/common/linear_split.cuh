@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The schedule for few rows: one cluster of S blocks a tile of 128 weight rows x N tokens, one K segment a block, all weights
-// in flight at once. A block is two consumer warpgroups (64 weight rows each) and a producer warp that keeps STAGES k blocks
+// The schedule for few rows: one cluster of S blocks for GROUPS * 64 weight rows x N tokens, one K segment a block, all weights
+// in flight at once. A block is GROUPS consumer warpgroups (64 weight rows each) and a producer warp that keeps STAGES k blocks
 // coming: weights as plain bulk copies of packed tiles, tokens as boxes of a tensor map.
 //
 // The ring is filled with weights before the launch waits for earlier ones: that is most of what programmatic launch gives.
-// The fold: rank r owns rows [r * 128 / S, ...) of the tile. Every block sends each owner its partial sums through
+// The fold: rank r owns rows [r * ROWS / S, ...) of the tile. Every block sends each owner its partial sums through
 // distributed shared memory; the owner adds them in rank order, so the bits are those of a serial fold.
 #pragma once
 
@@ -12,68 +12,140 @@
 #include "linear_tiles.cuh"
 #include "linear_wgmma.cuh"
 
-// Shared memory of a split block: ring, then barriers. The partial sums lie over the ring when it is drained.
-template <u32 N, u32 STAGES>
-struct SplitShared {
-    static constexpr u32 STAGE = TILE_BYTES + N * BLOCK_BYTES;
-    static constexpr u32 BARRIERS = STAGES * STAGE;
-    static constexpr u32 BYTES = BARRIERS + STAGES * 16;
-    static_assert(N * 4 * (TILE_ROWS + 8 * 8) <= BARRIERS, "partial sums of eight segments fit");
+template <u32 GROUPS, u32 N, u32 STAGES, bool BLOCK_SCALES = false>
+struct Split {
+    static constexpr u32 ROWS = GROUPS * 64, CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 32;
+    static constexpr u32 WEIGHTS = GROUPS * HALF_BYTES, STAGE = WEIGHTS + N * BLOCK_BYTES;
+    // Partial sums come to a place of their own where that is small, else over the drained ring.
+    static constexpr bool APART = N <= 32;
+    static constexpr u32 PARTS_BYTES = N * 4 * (ROWS + 4 * 8); // of eight segments
+    static constexpr u32 PARTS = APART ? STAGES * STAGE : 0, BARRIERS = STAGES * STAGE + (APART ? PARTS_BYTES : 0);
+    // Scales of k blocks lie behind the barriers, each stage's at a multiple of 128 bytes.
+    static constexpr u32 SCALES = (BARRIERS + (2 * STAGES + 1) * 8 + 127) / 128 * 128;
+    static constexpr u32 SCALE_BYTES = BLOCK_SCALES ? N * 16 + GROUPS * 32 : 0, SCALE_STAGE = (SCALE_BYTES + 127) / 128 * 128;
+    static constexpr u32 BYTES = SCALES + STAGES * SCALE_STAGE;
+    static_assert(APART || PARTS_BYTES <= BARRIERS, "they fit over the ring");
 };
 
-// Owner's place of the partial sums of `rank` at (row, columns 2 pair and 2 pair + 1): f32 pairs, rows together, padded by
-// eight so that neither side meets bank conflicts.
-__device__ inline u32 partial_at(u32 rank, u32 pair, u32 row, u32 pairs, u32 rows) {
-    return ((rank * pairs + pair) * (rows + 8) + row) * 8;
+// Place of the partial sums of columns 2 pair and 2 pair + 1 among `rows` rows: rows together, padded by four against bank
+// conflicts.
+__device__ inline u32 partial_at(u32 pair, u32 row, u32 rows) { return (pair * (rows + 4) + row) * 8; }
+
+// Row of a tile in the order of the fold: gate and up of one column of h are neighbours there.
+template <class Out>
+__device__ inline u32 fold_row(u32 row) {
+    return Out::PAIRED ? row / 16 * 16 + row % 8 * 2 + row / 8 % 2 : row;
 }
 
-template <class Format, u32 N, u32 STAGES, class Out>
-__device__ void linear_split(const TensorMap* map, const u8* w, u32 blocks, u32 n, u32 rows, const Out& out) {
-    using Shared = SplitShared<N, STAGES>;
+// Adds partial sums in rank order and hands them out: `rows` of them from fold row `first_row` of the whole tensor, `pairs` pairs
+// of columns from `first_token`. Those of rank s lie at parts + s * slice.
+template <u32 THREADS, class Scales, class Out>
+__device__ void hand_out(const u8* parts, u32 slice, u32 segments, u32 rows, u32 first_row, u32 first_token, u32 pairs,
+                         u32 tokens, u32 n, const Scales& scales, const Out& out) {
+    auto total = [&](u32 pair, u32 row) {
+        const u8* at = parts + partial_at(pair, row, rows);
+        float2 sum = *(const float2*)at;
+        for (u32 s = 1; s < segments; ++s) {
+            float2 more = *(const float2*)(at + s * slice);
+            sum.x = sum.x + more.x;
+            sum.y = sum.y + more.y;
+        }
+        return sum;
+    };
+    if constexpr (Out::PAIRED) {
+        u32 columns = rows / 2, column = threadIdx.x % columns, target = first_row / 2 + column;
+        if (target >= out.ffn) return;
+        u32 packed = target / 8 * 16 + target % 8;
+        float gate_scale = scales.weight(packed), up_scale = scales.weight(packed + 8);
+        for (u32 pair = threadIdx.x / columns; pair < pairs; pair += THREADS / columns) {
+            u32 token = first_token + 2 * pair;
+            if (token >= tokens) break;
+            float2 gate = total(pair, 2 * column), up = total(pair, 2 * column + 1);
+            float scale = scales.token(token);
+            out.store(target, token, scales.apply(gate.x, gate_scale, scale), scales.apply(up.x, up_scale, scale));
+            if (token + 1 < tokens) {
+                scale = scales.token(token + 1);
+                out.store(target, token + 1, scales.apply(gate.y, gate_scale, scale), scales.apply(up.y, up_scale, scale));
+            }
+        }
+    } else {
+        u32 row = threadIdx.x % rows, target = first_row + row;
+        if (target >= n) return;
+        float* column = out.column(target);
+        float shift = out.shift(target), weight_scale = scales.weight(target);
+        for (u32 pair = threadIdx.x / rows; pair < pairs; pair += THREADS / rows) {
+            u32 token = first_token + 2 * pair;
+            if (token >= tokens) break;
+            float2 sum = total(pair, row);
+            out.store(column, shift, token, scales.apply(sum.x, weight_scale, scales.token(token)));
+            if (token + 1 < tokens) {
+                out.store(column, shift, token + 1, scales.apply(sum.y, weight_scale, scales.token(token + 1)));
+            }
+        }
+    }
+}
+
+template <class Format, u32 GROUPS, u32 N, u32 STAGES, class Scales, class Out>
+__device__ void linear_split(const TensorMap* map, const u8* w, u32 blocks, u32 n, u32 tokens, const Scales& scales,
+                             const Out& out) {
+    using Sizes = Split<GROUPS, N, STAGES, Scales::BLOCKS>;
     extern __shared__ __align__(1024) u8 shared[];
-    u32 base = shared_address(shared), full = base + Shared::BARRIERS, empty = full + STAGES * 8;
-    u32 segments = cluster_blocks(), rank = cluster_rank();
-    u32 tile = blockIdx.x / segments, first_token = blockIdx.y * N;
+    u32 base = shared_address(shared), full = base + Sizes::BARRIERS, empty = full + STAGES * 8, fold = empty + STAGES * 8;
+    u32 segments = cluster_blocks(), rank = cluster_rank(), tile = blockIdx.x / segments, first_token = blockIdx.y * N;
     u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
     dependents_may_launch();
     if (segments != linear_segments(blocks, n) || (base & 1023) != 0) __trap(); // the launch is not what the manifest states
-    if (first_token >= rows) {
+    if (first_token >= tokens) {
         wait_for_earlier();
         return;
     }
     u32 begin = segment_begin(rank, segments, blocks), count = segment_begin(rank + 1, segments, blocks) - begin;
+    u32 owned = Sizes::ROWS / segments, slice = partial_at(N / 2, 0, owned); // bytes from one rank to one owner
 
     if (threadIdx.x == 0) {
         for (u32 s = 0; s < STAGES; ++s) {
             barrier_init(full + s * 8, 1);
-            barrier_init(empty + s * 8, CONSUMERS / 32);
+            barrier_init(empty + s * 8, Sizes::CONSUMERS / 32);
         }
+        barrier_init(fold, 1);
         barrier_init_fence();
+        barrier_expect(fold, Sizes::ROWS * N * 4);
     }
     __syncthreads();
+    if (segments > 1) cluster_arrive(); // waited for before anything is sent
 
-    if (warp == CONSUMERS / 32) {
+    if (warp == Sizes::CONSUMERS / 32) {
         if (lane == 0) {
-            const u8* from = w + ((u64)tile * blocks + begin) * TILE_BYTES;
+            u32 half = tile * GROUPS; // of a packed tile
+            const u8* from = w + ((u64)(half / 2) * blocks + begin) * TILE_BYTES + half % 2 * HALF_BYTES;
             u64 policy = read_once();
-            u32 ahead = min(count, STAGES);
+            u32 ahead = min(count, STAGES), stage = 0, parity = 0;
+            auto load_weights = [&](u32 i) {
+                u32 at = base + stage * Sizes::STAGE, barrier = full + stage * 8;
+                barrier_expect(barrier, Sizes::STAGE + Sizes::SCALE_BYTES);
+                copy_bulk(at, from + (u64)i * TILE_BYTES, Sizes::WEIGHTS, barrier, policy);
+                if constexpr (Scales::BLOCKS) {
+                    copy_bulk(base + Sizes::SCALES + stage * Sizes::SCALE_STAGE + N * 16, scales.of_half(half, blocks, begin + i),
+                              GROUPS * 32, barrier);
+                }
+            };
+            auto load_tokens = [&](u32 i) {
+                u32 at = base + stage * Sizes::STAGE + Sizes::WEIGHTS, barrier = full + stage * 8;
+                copy_box(at, map, (begin + i) * Format::BLOCK, first_token, barrier);
+                if constexpr (Scales::BLOCKS) {
+                    copy_box(base + Sizes::SCALES + stage * Sizes::SCALE_STAGE, scales.tokens, (begin + i) / 4 * 4, first_token, barrier);
+                }
+            };
             prefetch_map(map);
-            for (u32 i = 0; i < ahead; ++i) {
-                barrier_expect(full + i * 8, Shared::STAGE);
-                copy_bulk(base + i * Shared::STAGE, from + (u64)i * TILE_BYTES, TILE_BYTES, full + i * 8, policy);
-            }
+            for (; stage < ahead; ++stage) load_weights(stage);
             wait_for_earlier();
-            for (u32 i = 0; i < ahead; ++i) {
-                copy_box(base + i * Shared::STAGE + TILE_BYTES, map, (begin + i) * Format::BLOCK, first_token, full + i * 8);
-            }
-            u32 stage = 0, parity = 0;
+            for (stage = 0; stage < ahead; ++stage) load_tokens(stage);
+            stage = 0;
             for (u32 i = ahead; i < count; ++i) {
-                u32 at = base + stage * Shared::STAGE;
                 barrier_wait(empty + stage * 8, parity);
-                barrier_expect(full + stage * 8, Shared::STAGE);
-                copy_bulk(at, from + (u64)i * TILE_BYTES, TILE_BYTES, full + stage * 8, policy);
-                copy_box(at + TILE_BYTES, map, (begin + i) * Format::BLOCK, first_token, full + stage * 8);
+                load_weights(i);
+                load_tokens(i);
                 if (++stage == STAGES) {
                     stage = 0;
                     parity ^= 1;
@@ -82,90 +154,81 @@ __device__ void linear_split(const TensorMap* map, const u8* w, u32 blocks, u32 
         }
         __syncwarp();
         if (segments > 1) { // the barriers of the fold count every thread of the cluster
-            cluster_sync();
-            cluster_sync();
+            cluster_wait();
+            if (!Sizes::APART) cluster_sync();
         }
         return;
     }
 
     u32 group = warp / 4;
-    float d[N / 2];
+    float d[N / 2], sum[Format::PROMOTE ? N / 2 : 1];
     u32 stage = 0, parity = 0, previous = 0;
     for (u32 i = 0; i < count; ++i) {
         barrier_wait(full + stage * 8, parity);
-        u64 a = operand(base + stage * Shared::STAGE + group * (TILE_BYTES / 2));
-        u64 b = operand(base + stage * Shared::STAGE + TILE_BYTES);
+        u64 a = operand(base + stage * Sizes::STAGE + group * HALF_BYTES);
+        u64 b = operand(base + stage * Sizes::STAGE + Sizes::WEIGHTS);
         wgmma_begin();
 #pragma unroll
-        for (u32 step = 0; step < 4; ++step) Format::mma(d, a + 2 * step, b + 2 * step, (i | step) != 0);
+        for (u32 step = 0; step < 4; ++step) Format::mma(d, a + 2 * step, b + 2 * step, Format::PROMOTE ? step != 0 : (i | step) != 0);
         wgmma_commit();
-        if (i != 0) {
-            wgmma_wait<1>();
-            if (lane == 0) barrier_arrive(empty + previous * 8);
+        if constexpr (Format::PROMOTE) {
+            wgmma_wait<0>();
+            settle(d);
+            if constexpr (Scales::BLOCKS) {
+                add_scaled<N>(sum, d, shared + Sizes::SCALES + stage * Sizes::SCALE_STAGE, warp, begin + i, i == 0);
+                __syncwarp(); // the scales have been read
+            }
+            if (lane == 0) barrier_arrive(empty + stage * 8);
+            if constexpr (!Scales::BLOCKS) {
+#pragma unroll
+                for (u32 j = 0; j < N / 2; ++j) sum[j] = i == 0 ? d[j] : sum[j] + d[j];
+            }
+        } else {
+            if (i != 0) {
+                wgmma_wait<1>();
+                if (lane == 0) barrier_arrive(empty + previous * 8);
+            }
+            previous = stage;
         }
-        previous = stage;
         if (++stage == STAGES) {
             stage = 0;
             parity ^= 1;
         }
     }
-    wgmma_wait<0>();
-    settle(d);
-
-    // The ring is drained in this block, then in all: what follows lies over it.
-    if (segments > 1) {
-        cluster_sync();
-    } else {
-        sync_threads(1, CONSUMERS);
-    }
-    u32 owned = TILE_ROWS / segments; // 16 or more: a warp's 16 rows have one owner
-    u32 row = warp * 16 + lane / 4;
-    u32 to = address_at(base, row / owned) + partial_at(rank, lane % 4, row % owned, N / 2, owned);
+    if constexpr (Format::PROMOTE) {
 #pragma unroll
-    for (u32 j = 0; j < N / 8; ++j) {
-        u32 at = to + partial_at(0, 4 * j, 0, N / 2, owned);
-        store_at(at, d[4 * j], d[4 * j + 1]);
-        store_at(at + 8 * 8, d[4 * j + 2], d[4 * j + 3]);
-    }
-    if (segments > 1) {
-        cluster_sync();
+        for (u32 j = 0; j < N / 2; ++j) d[j] = sum[j];
     } else {
-        sync_threads(1, CONSUMERS);
+        wgmma_wait<0>();
+        settle(d);
     }
+    wait_for_earlier(); // has been: what this thread reads below was written by earlier launches
 
-    auto total = [&](u32 row, u32 pair) {
-        const u8* at = shared + partial_at(0, pair, row, N / 2, owned);
-        float2 sum = *(const float2*)at;
-        for (u32 s = 1; s < segments; ++s) {
-            float2 part = *(const float2*)(at + partial_at(s, 0, 0, N / 2, owned));
-            sum.x = sum.x + part.x;
-            sum.y = sum.y + part.y;
+    u32 first_row = tile * Sizes::ROWS + rank * owned;
+    u32 row = fold_row<Out>(warp * 16 + lane / 4), row8 = fold_row<Out>(warp * 16 + lane / 4 + 8);
+    u8* parts = shared + Sizes::PARTS;
+    if (segments > 1) {
+        cluster_wait();                     // all blocks of the cluster run, their barriers are there
+        if (!Sizes::APART) cluster_sync();  // and their rings are drained
+        u32 here = base + Sizes::PARTS + rank * slice;
+        u32 to = address_at(here, row / owned) + partial_at(lane % 4, row % owned, owned);
+        u32 to8 = address_at(here, row8 / owned) + partial_at(lane % 4, row8 % owned, owned);
+        u32 there = address_at(fold, row / owned), there8 = address_at(fold, row8 / owned);
+#pragma unroll
+        for (u32 j = 0; j < N / 8; ++j) {
+            u32 at = partial_at(4 * j, 0, owned);
+            send(to + at, d[4 * j], d[4 * j + 1], there);
+            send(to8 + at, d[4 * j + 2], d[4 * j + 3], there8);
         }
-        return sum;
-    };
-    u32 first_row = tile * TILE_ROWS + rank * owned;
-    if constexpr (Out::PAIRED) {
-        u32 columns = owned / 2, column = threadIdx.x % columns;
-        u32 gate_row = column / 8 * 16 + column % 8, target = first_row / 2 + column;
-        if (target >= out.ffn) return;
-        for (u32 pair = threadIdx.x / columns; pair < N / 2; pair += CONSUMERS / columns) {
-            u32 token = first_token + 2 * pair;
-            if (token >= rows) break;
-            float2 gate = total(gate_row, pair), up = total(gate_row + 8, pair);
-            out.store(target, token, gate.x, up.x);
-            if (token + 1 < rows) out.store(target, token + 1, gate.y, up.y);
-        }
+        barrier_wait(fold, 0);
     } else {
-        u32 own = threadIdx.x % owned, target = first_row + own;
-        if (target >= n) return;
-        float* column = out.column(target);
-        float shift = out.shift(target);
-        for (u32 pair = threadIdx.x / owned; pair < N / 2; pair += CONSUMERS / owned) {
-            u32 token = first_token + 2 * pair;
-            if (token >= rows) break;
-            float2 sum = total(own, pair);
-            out.store(column, shift, token, sum.x);
-            if (token + 1 < rows) out.store(column, shift, token + 1, sum.y);
+        if (!Sizes::APART) sync_threads(1, Sizes::CONSUMERS);
+#pragma unroll
+        for (u32 j = 0; j < N / 8; ++j) {
+            *(float2*)(parts + partial_at(4 * j + lane % 4, row, owned)) = make_float2(d[4 * j], d[4 * j + 1]);
+            *(float2*)(parts + partial_at(4 * j + lane % 4, row8, owned)) = make_float2(d[4 * j + 2], d[4 * j + 3]);
         }
+        sync_threads(1, Sizes::CONSUMERS);
     }
+    hand_out<Sizes::CONSUMERS>(parts, slice, segments, owned, first_row, first_token, N / 2, tokens, n, scales, out);
 }

@@ -17,8 +17,7 @@
 constexpr u32 TILE_ROWS = 128;
 constexpr u32 TILE_BYTES = 16384;
 constexpr u32 BLOCK_BYTES = 128; // of k that a tile holds
-constexpr u32 CONSUMERS = 256; // threads that multiply: two warpgroups of 64 weight rows
-constexpr u32 THREADS = CONSUMERS + 32; // and the warp that loads
+constexpr u32 HALF_BYTES = TILE_BYTES / 2; // 64 rows: what one warpgroup takes
 
 #ifndef LINEAR_SLOTS
 #define LINEAR_SLOTS 192 // blocks that a launch may spread to: between one and two an SM, by measurement

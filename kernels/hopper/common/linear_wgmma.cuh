@@ -31,14 +31,17 @@ __device__ inline void settle(float (&d)[COUNT]) {
     for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// One instruction; `keep` false starts a fresh chain. BF16 takes 16 of k, E4M3 32: 32 bytes of a row either way.
+// One instruction; `keep` false starts a fresh chain. BF16 takes 16 of k, E4M3 32: 32 bytes of a row either way. PROMOTE: a chain
+// ends with its k block and is added in f32, since the tensor cores keep few bits of a sum of e4m3 products.
 struct Bf16 {
     static constexpr u32 BLOCK = 64; // elements in the 128 bytes of a k block
+    static constexpr bool PROMOTE = false;
     template <int COUNT>
     __device__ static void mma(float (&d)[COUNT], u64 a, u64 b, u32 keep);
 };
 struct E4m3 {
     static constexpr u32 BLOCK = 128;
+    static constexpr bool PROMOTE = true;
     template <int COUNT>
     __device__ static void mma(float (&d)[COUNT], u64 a, u64 b, u32 keep);
 };
