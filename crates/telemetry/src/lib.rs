@@ -11,7 +11,7 @@ mod metrics;
 mod stats;
 
 pub use energy::EnergyMeter;
-pub use metrics::{Meter, Metrics};
+pub use metrics::{Meter, Metrics, Stage};
 /// The content type of [`Metrics::page`].
 pub use prometheus_client::encoding::prometheus_text::CONTENT_TYPE;
 pub use stats::EngineStats;

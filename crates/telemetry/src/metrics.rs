@@ -2,7 +2,7 @@
 //! The metrics of serving, under the names that vLLM gave them and that routers and dashboards scrape.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::prometheus_text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -14,6 +14,8 @@ use prometheus_client::registry::Registry;
 use crate::stats::EngineStats;
 
 type Real = Gauge<f64, AtomicU64>;
+/// The constant one, labelled with the size of a block and of the pool.
+type CacheConfig = Family<[(&'static str, String); 2], Gauge>;
 type ByReason = Family<[(&'static str, &'static str); 1], Counter>;
 
 /// The server's metrics.
@@ -32,6 +34,23 @@ pub struct Metrics {
     whole: Histogram,
     success: ByReason,
     failed: Counter,
+    stages: [Histogram; 3],
+    prompt_size: Histogram,
+    answer_size: Histogram,
+    cache_config: CacheConfig,
+    steps: Counter,
+    restarts: Counter,
+}
+
+/// Where a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// It waits.
+    Queue,
+    /// Its prompt is computed.
+    Prefill,
+    /// Its answer is generated.
+    Decode,
 }
 
 const FIRST_TOKEN: [f64; 18] = [
@@ -43,6 +62,10 @@ const BETWEEN_TOKENS: [f64; 16] = [
 ];
 const WHOLE: [f64; 14] = [
     0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 240.0,
+];
+
+const SIZES: [f64; 16] = [
+    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5,
 ];
 
 impl Metrics {
@@ -128,7 +151,43 @@ impl Metrics {
             "Requests that failed",
             failed.clone(),
         );
+        let stages = [(); 3].map(|()| Histogram::new(WHOLE));
+        let names = [
+            (
+                "vllm:request_queue_time_seconds",
+                "Seconds that a request waits",
+            ),
+            (
+                "vllm:request_prefill_time_seconds",
+                "Seconds from there to its first token",
+            ),
+            (
+                "vllm:request_decode_time_seconds",
+                "Seconds from there to its end",
+            ),
+        ];
+        for ((name, help), stage) in names.into_iter().zip(&stages) {
+            r.register(name, help, stage.clone());
+        }
+        let (prompt_size, answer_size) = (Histogram::new(SIZES), Histogram::new(SIZES));
+        let help = "Prompt tokens of a request";
+        r.register("vllm:request_prompt_tokens", help, prompt_size.clone());
+        let help = "Generated tokens of a request";
+        r.register("vllm:request_generation_tokens", help, answer_size.clone());
+        let cache_config = CacheConfig::default();
+        let help = "1; its labels are the KV pool's sizes";
+        r.register("vllm:cache_config_info", help, cache_config.clone());
+        let (steps, restarts) = (Counter::default(), Counter::default());
+        r.register("metrale:steps", "Steps of the engine", steps.clone());
+        let help = "Times the engine's loop began again after a fault";
+        r.register("metrale:engine_restarts", help, restarts.clone());
         Metrics {
+            stages,
+            prompt_size,
+            answer_size,
+            cache_config,
+            steps,
+            restarts,
             registry,
             running,
             waiting,
@@ -159,13 +218,26 @@ impl Metrics {
             (&self.prefix_queries, stats.prefix_queries),
             (&self.prefix_hits, stats.prefix_hits),
             (&self.preemptions, stats.preemptions),
+            (&self.steps, stats.steps),
+            (&self.restarts, stats.restarts),
         ];
         for (counter, total) in totals {
             counter.inner().store(total, Ordering::Relaxed);
         }
+        self.cache_config.clear();
+        let sizes = [
+            ("block_size", stats.block_tokens.to_string()),
+            ("num_gpu_blocks", stats.kv_blocks.to_string()),
+        ];
+        self.cache_config.get_or_create(&sizes).set(1);
         let mut page = String::new();
         encode(&mut page, &self.registry)?;
         Ok(page)
+    }
+
+    /// A request spent this time in a stage.
+    pub fn stage(&self, stage: Stage, took: Duration) {
+        self.stages[stage as usize].observe(took.as_secs_f64());
     }
 
     /// A request failed after it was taken.
@@ -213,6 +285,8 @@ impl Meter {
     /// All choices ended, after so many tokens.
     pub fn done(&self, metrics: &Metrics, prompt_tokens: u64, completion_tokens: u64) {
         metrics.whole.observe(self.start.elapsed().as_secs_f64());
+        metrics.prompt_size.observe(prompt_tokens as f64);
+        metrics.answer_size.observe(completion_tokens as f64);
         metrics.prompt_tokens.inc_by(prompt_tokens);
         metrics.generation_tokens.inc_by(completion_tokens);
     }

@@ -12,6 +12,8 @@ pub struct EngineStats {
     pub kv_blocks_used: u64,
     /// Blocks of the KV pool.
     pub kv_blocks: u64,
+    /// Tokens in a block.
+    pub block_tokens: u64,
     /// Tokens looked up in the prefix cache since the start.
     pub prefix_queries: u64,
     /// Tokens of them that were found.

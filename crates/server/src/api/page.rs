@@ -22,6 +22,7 @@ and where each value came from.
 |---|---|
 | `POST /v1/chat/completions` | an answer to a chat; with `stream`, server-sent events |
 | `POST /v1/completions` | a completion of each prompt |
+| `GET /v1/events` | what the server does, as server-sent events: requests as they start and end, the engine's counts each second; no prompts, no answers |
 | `GET /v1/models`, `/v1/models/{id}` | the served model, with `max_model_len` |
 | `POST /tokenize`, `/detokenize` | text to ids as a request would run on them, and back; a text of more than 256 KiB must not be far beyond the context |
 | `GET /health`, `/ready` | 200 only if a request sent now would be taken; else 503 with `loading`, `draining` or `failed` and why |

@@ -75,6 +75,7 @@ impl engine_face::Engine for LiveEngine {
             waiting: stats.waiting as u64,
             kv_blocks_used: u64::from(stats.kv_used),
             kv_blocks: u64::from(stats.kv_blocks),
+            block_tokens: u64::from(metrale_core::KV_BLOCK),
             prefix_queries: stats.prompt_tokens,
             prefix_hits: stats.cached_tokens,
             preemptions: stats.preemptions,

@@ -46,6 +46,7 @@ pub struct Run {
     prompt_tokens: u64,
     cached: Vec<u64>,
     ready: VecDeque<Output>,
+    admitted: bool,
 }
 
 impl Run {
@@ -58,6 +59,7 @@ impl Run {
             prompt_tokens: 0,
             cached: Vec::new(),
             ready: VecDeque::new(),
+            admitted: false,
         }
     }
 
@@ -79,6 +81,11 @@ impl Run {
             echo,
             tokens: 0,
         });
+    }
+
+    /// Whether a choice has left the queue.
+    pub fn admitted(&self) -> bool {
+        self.admitted
     }
 
     /// The number of choices.
@@ -136,6 +143,7 @@ impl Run {
         let running = &mut self.choices[index];
         match event {
             Some(Event::Admitted { cached_tokens }) => {
+                self.admitted = true;
                 if index.is_multiple_of(self.per_prompt) {
                     self.cached[index / self.per_prompt] = u64::from(cached_tokens);
                 }

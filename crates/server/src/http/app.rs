@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use metrale_telemetry::Metrics;
 use tokio::sync::{Notify, Semaphore};
 
+use super::feed::Readers;
 use super::slot::ModelSlot;
 use crate::api::error::ApiError;
 use crate::api::limits::Limits;
@@ -66,6 +67,8 @@ pub struct App {
     /// Clock and randomness.
     pub ambient: Box<dyn Ambient>,
     pub(super) metrics: Metrics,
+    /// Readers of /v1/events.
+    pub(super) readers: Readers,
     /// Long tokenizations at once.
     pub(super) tokenizers: Arc<Semaphore>,
     /// KiB of request bodies in memory.
@@ -86,6 +89,7 @@ impl App {
             slot: ModelSlot::default(),
             ambient,
             metrics: Metrics::new(&name),
+            readers: Readers::default(),
             tokenizers: Arc::new(Semaphore::new(threads)),
             bodies: Arc::new(Semaphore::new(bodies)),
             in_flight: AtomicUsize::new(0),

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use axum::response::Response;
-use metrale_telemetry::Meter;
+use metrale_telemetry::{Meter, Stage};
 use tokio::time::timeout;
 
 use super::app::{App, InFlight};
@@ -16,6 +16,7 @@ use super::ask::{options, refused, request};
 use super::error::json;
 use super::events;
 use super::shape::Shape;
+use super::stages::Stages;
 use super::stream::Stream;
 use crate::api::answer::{Answer, Extension};
 use crate::api::error::ApiError;
@@ -50,10 +51,19 @@ pub(super) struct Answering<S> {
     pub(super) run: Run,
     pub(super) shape: S,
     meter: Meter,
+    stages: Stages,
     pub(super) head: Head,
     /// Outputs that were awaited before the response began.
     early: VecDeque<Output>,
     _in_flight: InFlight,
+}
+
+impl<S> Drop for Answering<S> {
+    /// Without effect on one that ended.
+    fn drop(&mut self) {
+        let tokens = self.run.usage().completion_tokens;
+        self.stages.end(&self.app, tokens, Some("client_left"));
+    }
 }
 
 /// What all events of an answer have in common.
@@ -117,12 +127,14 @@ impl<S: Shape> Answering<S> {
                 run.add(events, &options, prompt.echo.clone(), prompt.ids.len());
             }
         }
+        let id = app.fresh_id(S::PREFIX);
         Ok(Answering {
+            stages: Stages::new(app, &id, run.choices(), run.usage().prompt_tokens),
             meter: Meter::new(start, run.choices()),
             run,
             shape,
             head: Head {
-                id: app.fresh_id(S::PREFIX),
+                id,
                 created: app.ambient.unix_seconds(),
                 model: name,
                 digest: served.card.digest.clone(),
@@ -176,17 +188,28 @@ impl<S: Shape> Answering<S> {
             return Poll::Ready(Some(Ok(output)));
         }
         let polled = self.run.poll_next(cx);
-        let metrics = &self.app.metrics;
+        let (app, stages) = (&self.app, &mut self.stages);
+        if self.run.admitted() {
+            stages.reach(app, Stage::Prefill);
+        }
+        let metrics = &app.metrics;
         match &polled {
             Poll::Ready(Some(Ok(output))) => {
+                if output.tokens > 0 {
+                    stages.reach(app, Stage::Decode);
+                }
                 self.meter.tokens(metrics, output.index, output.tokens);
                 if let Some(finish) = output.delta.finish {
                     self.meter.ended(metrics, finish.name());
                 }
             }
-            Poll::Ready(Some(Err(_))) => metrics.failure(),
+            Poll::Ready(Some(Err(e))) => {
+                stages.end(app, self.run.usage().completion_tokens, Some(e.code()));
+                metrics.failure();
+            }
             Poll::Ready(None) => {
                 let usage = self.run.usage();
+                stages.end(app, usage.completion_tokens, None);
                 self.meter
                     .done(metrics, usage.prompt_tokens, usage.completion_tokens);
             }

@@ -18,13 +18,21 @@ use crate::engine_face::{EngineState, EngineStats};
 pub(super) async fn ready(State(app): State<Arc<App>>) -> Response {
     let (status, reason) = match app.slot.state() {
         EngineState::Ready => return respond(&json!({"status": "ready"})),
+        other => name(other),
+    };
+    let body = respond(&json!({"status": status, "reason": reason}));
+    (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
+}
+
+/// A state's name, and its reason.
+pub(super) fn name(state: EngineState) -> (&'static str, Option<String>) {
+    match state {
+        EngineState::Ready => ("ready", None),
         EngineState::Loading => ("loading", None),
         EngineState::Recovering(why) => ("recovering", Some(why)),
         EngineState::Draining => ("draining", None),
         EngineState::Failed(why) => ("failed", Some(why)),
-    };
-    let body = respond(&json!({"status": status, "reason": reason}));
-    (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
+    }
 }
 
 /// 200 always: a process that should be restarted does not answer. A failed engine is `/ready`'s to tell.

@@ -9,15 +9,16 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 
 use super::app::App;
-use super::{chat, completions, guard, health, models, serve_config, tokenize};
+use super::{chat, completions, feed, guard, health, models, serve_config, tokenize};
 use crate::api::error::ApiError;
 
 /// Every path, as /serve-config lists them.
-pub(super) const PATHS: [&str; 11] = [
+pub(super) const PATHS: [&str; 12] = [
     "POST /v1/chat/completions",
     "POST /v1/completions",
     "GET /v1/models",
     "GET /v1/models/{id}",
+    "GET /v1/events",
     "POST /tokenize",
     "POST /detokenize",
     "GET /health",
@@ -34,6 +35,7 @@ pub(super) fn router(app: Arc<App>) -> Router {
         .route("/v1/completions", post(completions::completions))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::one))
+        .route("/v1/events", get(feed::feed))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
         .route("/health", get(health::ready))

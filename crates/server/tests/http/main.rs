@@ -10,6 +10,7 @@ mod chat;
 mod completions;
 mod drain;
 mod faults;
+mod feed;
 mod fields;
 mod guards;
 mod health;

@@ -232,6 +232,7 @@ impl Engine for ScriptedEngine {
             waiting: 5,
             kv_blocks_used: 25,
             kv_blocks: 100,
+            block_tokens: 16,
             prefix_queries: 40,
             prefix_hits: 30,
             preemptions: 1,
