@@ -34,7 +34,7 @@ const FIXTURES: &[&str] = &[
     "gemma3",
     "qwen3-moe",
     "mixtral",
-    "gpt-oss",
+    "gpt-oss-mxfp4",
     "deepseek-v3",
 ];
 const PROMPT: u32 = 45;

@@ -95,6 +95,38 @@ def of_family(base, name):
     if os.path.exists(f"{d}/chat_template.jinja"): os.remove(f"{d}/chat_template.jinja")
 
 
+E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+
+
+def mxfp4(w):
+    """[..., n] to blocks [..., n / 32, 16] and scales [..., n / 32] as gpt-oss stores them, and the values they stand for."""
+    v = w.float().reshape(*w.shape[:-1], -1, 32)
+    exponent = torch.floor(torch.log2(v.abs().amax(-1, keepdim=True).clamp(min=2.0 ** -100))) - 2
+    scaled = v / 2.0 ** exponent
+    code = (scaled.abs().unsqueeze(-1) - E2M1).abs().argmin(-1)
+    values = (E2M1[code] * scaled.sign() * 2.0 ** exponent).reshape(w.shape)
+    code = (code + 8 * (scaled < 0)).to(torch.uint8)
+    return code[..., 0::2] | code[..., 1::2] << 4, (exponent.squeeze(-1) + 127).to(torch.uint8), values
+
+
+def gpt_oss_mxfp4(base):
+    """gpt-oss with experts as published; the reference is of the dequantized values, which bf16 holds exactly."""
+    src, dst = f"{base}/gpt-oss", f"{base}/gpt-oss-mxfp4"; tmp = f"{dst}/tmp"
+    shutil.rmtree(dst, ignore_errors=True); os.makedirs(tmp)
+    cfg = json.load(open(f"{src}/config.json")); w = load_file(f"{src}/model.safetensors"); plain = dict(w)
+    for name in [n for n in w if n.endswith("experts.gate_up_proj") or n.endswith("experts.down_proj")]:
+        blocks, scales, values = mxfp4(w.pop(name).transpose(1, 2).contiguous())
+        w[f"{name}_blocks"], w[f"{name}_scales"] = blocks.contiguous(), scales.contiguous()
+        plain[name] = values.transpose(1, 2).contiguous().to(torch.bfloat16)
+        assert torch.equal(plain[name].float().transpose(1, 2), values)
+    save_file(plain, f"{tmp}/model.safetensors", {"format": "pt"}); json.dump(cfg, open(f"{tmp}/config.json", "w"))
+    tiny.reference(tmp, dst, TOKENS, GEN, dict(family="gpt_oss", quant="MXFP4")); shutil.rmtree(tmp)
+    save_file(w, f"{dst}/model.safetensors", {"format": "pt"})
+    skip = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    cfg["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": skip}
+    with open(f"{dst}/config.json", "w") as h: json.dump(cfg, h, indent=2, sort_keys=True); h.write("\n")
+
+
 def tidy(base, d):
     for f in ("tokenizer.json", "tokenizer_config.json"):
         if "gguf" not in d and d != "tokenizer": shutil.copyfile(f"{base}/tokenizer/{f}", f"{base}/{d}/{f}")
@@ -108,7 +140,9 @@ def tidy(base, d):
 def main(root, only):
     base = f"{root}/tests/fixtures/tiny"
     if only:
-        for name in only: of_family(base, name); tidy(base, name)
+        for name in only:
+            gpt_oss_mxfp4(base) if name == "gpt-oss-mxfp4" else of_family(base, name)
+            tidy(base, name)
         return
     shutil.rmtree(base, ignore_errors=True)
     tok = make_tokenizer(f"{base}/tokenizer")
@@ -124,6 +158,7 @@ def main(root, only):
     gguf_copy(f"{base}/llama", f"{base}/llama-gguf-q8_0", tok, "Q8_0")
     gguf_copy(f"{base}/qwen3", f"{base}/qwen3-gguf-q4_0", tok, "Q4_0")
     for name in FAMILIES: of_family(base, name)
+    gpt_oss_mxfp4(base)
     for d in sorted(os.listdir(base)): tidy(base, d)
     os.makedirs(f"{root}/tests/goldens", exist_ok=True)
     goldens(f"{base}/tokenizer", f"{root}/tests/goldens/tiny_tokenizer.json")

@@ -280,3 +280,63 @@ fn every_e8m0_scale_is_the_power_that_it_names() {
         assert!(close || e > 250 && out.is_infinite(), "{e}: {out} {want}");
     }
 }
+
+/// A stack of quantized matrices: each (row, slot) pair has the bits of `linear` with its expert's matrix.
+#[test]
+fn experts_have_the_bits_of_linear() {
+    let (experts, n, k, slots, m) = (3, 16, 256, 2, 5);
+    for elem in FORMATS {
+        let mut rng = Rng::new(12);
+        let stack = disk(elem, experts * n, k, &mut rng);
+        let (x, _) = quantize(&rng.normals(m * k), k);
+        let ids: Vec<u32> = (0..m * slots)
+            .map(|_| rng.word() % experts as u32)
+            .collect();
+        let row = x.len() / m;
+        let a16 = |bytes: &[u8]| raw(Access::Read, Elem::A16, Unit::Row, k, bytes.to_vec());
+        let args = [
+            a16(&x),
+            raw(
+                Access::Read,
+                Elem::U32,
+                Unit::Row,
+                slots,
+                common::u32_bytes(&ids),
+            ),
+            pack(elem, experts * n, k, &stack),
+            read(Unit::One, 0, &[]),
+            write(Unit::Row, slots * n, m),
+            A::U(k),
+            A::U(n),
+            A::U(experts),
+            A::U(slots),
+            A::U(1),
+            A::U(k),
+            A::U(0),
+            A::U(n),
+            A::U(1),
+            A::U(0),
+            A::Step,
+        ];
+        let got = f32s(&call_all(&format!("expert_linear/{elem}"), &args, &rows(m, 0))[4]);
+        for (pair, e) in ids.iter().enumerate() {
+            let size = stack.len() / experts;
+            let matrix = &stack[*e as usize * size..][..size];
+            let args = [
+                a16(&x[pair / slots * row..][..row]),
+                pack(elem, n, k, matrix),
+                read(Unit::One, 0, &[]),
+                write(Unit::Row, n, 1),
+                A::U(k),
+                A::U(n),
+                A::U(0),
+                A::U(n),
+                A::U(0),
+                A::U(0),
+                A::Step,
+            ];
+            let want = f32s(&call_all(&format!("linear/{elem}"), &args, &rows(1, 0))[3]);
+            assert_eq!(got[pair * n..(pair + 1) * n], want, "{elem}, pair {pair}");
+        }
+    }
+}
