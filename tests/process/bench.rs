@@ -28,6 +28,11 @@ fn a_ladder_runs_to_its_end_with_and_without_weights() {
         assert_eq!(rungs("prefill", "input"), [5, 40]);
         for rung in report["decode"].as_array().unwrap() {
             assert!(rung["tokens_per_second"].as_f64() > Some(0.0), "{rung}");
+            #[cfg(target_os = "linux")]
+            assert!(
+                rung["processor_seconds_per_token"].as_f64() > Some(0.0),
+                "{rung}"
+            );
             let reason = &rung["joules_per_token"]["reason"];
             assert!(reason.as_str().is_some_and(|r| r.contains("processor")));
         }

@@ -111,6 +111,8 @@ pub struct PrefillRow {
     pub share_of_read: f64,
     /// Share of the operations per second, if known.
     pub share_of_operations: Option<f64>,
+    /// Processor seconds of the process per prompt token, if the system tells them.
+    pub processor_seconds_per_token: Option<f64>,
 }
 
 /// One rung of the decode ladder.
@@ -138,6 +140,8 @@ pub struct DecodeRow {
     pub share_of_read: f64,
     /// Operations of such a step over what the device computes in that time, if known.
     pub share_of_operations: Option<f64>,
+    /// Processor seconds of the process per generated token, prefill included, if the system tells them.
+    pub processor_seconds_per_token: Option<f64>,
     /// Joules per generated token.
     pub joules_per_token: Energy,
 }

@@ -35,6 +35,9 @@ pub trait Target {
         output: u32,
     ) -> Result<Vec<Timeline>, TargetError>;
 
+    /// Seconds that this process has computed, on all its threads; `None` where the system does not say.
+    fn processor_seconds(&mut self) -> Option<f64>;
+
     /// Joules that the device has used since some moment before.
     ///
     /// # Errors

@@ -90,6 +90,11 @@ impl Target for Clockwork {
         Ok(times)
     }
 
+    /// A tenth of a second for each prompt.
+    fn processor_seconds(&mut self) -> Option<f64> {
+        Some(self.prompts.len() as f64 * 0.1)
+    }
+
     fn joules(&mut self) -> Result<f64, String> {
         Ok(self
             .asked
@@ -138,7 +143,10 @@ fn every_rung_is_measured_with_its_bound() {
     near(four.end_to_end_tokens_per_second, 64.0 / 0.182);
     near(four.joules_per_token.value.unwrap(), 0.5);
 
+    near(four.processor_seconds_per_token.unwrap(), 0.1 / 16.0);
+
     let long = &report.prefill[1];
+    near(long.processor_seconds_per_token.unwrap(), 0.1 / 80.0);
     near(long.ttft_ms, 80.0);
     near(long.tokens_per_second, 1000.0);
     // Three steps of at most 32 rows: 15 ms of reading in 80.

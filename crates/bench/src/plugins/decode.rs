@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The decode ladder: sequences that start at once and generate equally many tokens.
 
-use super::prefill::range;
+use super::prefill::{range, since};
 use super::{Plugin, shares};
 use crate::options::Options;
 use crate::prompts::Prompts;
@@ -36,25 +36,28 @@ impl Plugin for Decode {
                 4.min(options.output),
             )?;
             let mut runs = Vec::new();
-            let before = target.joules();
+            let (joules, computed) = (target.joules(), target.processor_seconds());
             for _ in 0..options.repeats {
                 let batch = prompts.take(*concurrency, options.input);
                 runs.push(Run::of(&target.generate(batch, options.output)?));
             }
-            let energy = match (before, target.joules()) {
-                (Ok(before), Ok(after)) => Energy::of(ratio(
-                    after - before,
-                    f64::from(options.repeats)
-                        * f64::from(*concurrency)
-                        * f64::from(options.output),
-                )),
-                (Err(why), _) | (_, Err(why)) => unmeasured(why),
+            let tokens: f64 = runs.iter().map(|r| r.tokens).sum();
+            let computed = since(computed, target.processor_seconds());
+            let used = Used {
+                joules_per_token: energy(joules, target.joules(), tokens),
+                processor_seconds_per_token: computed.map(|s| ratio(s, tokens)),
             };
-            let row = row(target, options, report, *concurrency, &runs, energy);
+            let row = row(target, options, report, *concurrency, &runs, used);
             report.decode.push(row);
         }
         Ok(())
     }
+}
+
+/// What the runs of a rung took.
+struct Used {
+    joules_per_token: Energy,
+    processor_seconds_per_token: Option<f64>,
 }
 
 /// What one run of a rung gave.
@@ -119,7 +122,7 @@ fn row(
     report: &Report,
     concurrency: u32,
     runs: &[Run],
-    joules_per_token: Energy,
+    used: Used,
 ) -> DecodeRow {
     let rates: Vec<f64> = runs
         .iter()
@@ -144,7 +147,17 @@ fn row(
         step_ms: step_seconds * 1e3,
         share_of_read,
         share_of_operations,
-        joules_per_token,
+        processor_seconds_per_token: used.processor_seconds_per_token,
+        joules_per_token: used.joules_per_token,
+    }
+}
+
+/// Joules per token between two readings of the counter.
+fn energy(before: Result<f64, String>, after: Result<f64, String>, tokens: f64) -> Energy {
+    match (before, after) {
+        (Ok(before), Ok(after)) if after > before => Energy::of(ratio(after - before, tokens)),
+        (Ok(_), Ok(_)) => unmeasured("the counter did not move: the run was too short for it"),
+        (Err(why), _) | (_, Err(why)) => unmeasured(why),
     }
 }
 

@@ -31,15 +31,18 @@ impl Plugin for Prefill {
         for input in &options.prompts {
             note(&format!("prefill of {input}"));
             let mut times = Vec::new();
+            let mut computed = None;
             // The first is for warmth alone.
             for run in 0..=options.repeats {
                 let timelines = target.generate(prompts.take(1, *input), 1)?;
                 let first = timelines.first().and_then(|t| t.tokens.first());
                 let first = first.ok_or_else(|| TargetError::new("the prompt gave no token"))?;
-                if run > 0 {
-                    times.push(*first);
+                match run {
+                    0 => computed = target.processor_seconds(),
+                    _ => times.push(*first),
                 }
             }
+            let computed = since(computed, target.processor_seconds());
             let seconds = median(times.iter().copied());
             let (share_of_read, share_of_operations) =
                 shares(report, prompt_work(target, *input), seconds);
@@ -50,10 +53,17 @@ impl Plugin for Prefill {
                 tokens_per_second: ratio(f64::from(*input), seconds),
                 share_of_read,
                 share_of_operations,
+                processor_seconds_per_token: computed
+                    .map(|s| ratio(s, f64::from(options.repeats) * f64::from(*input))),
             });
         }
         Ok(())
     }
+}
+
+/// Seconds between two readings.
+pub(super) fn since(before: Option<f64>, after: Option<f64>) -> Option<f64> {
+    Some(after? - before?)
 }
 
 pub(super) fn range(values: &[f64]) -> [f64; 2] {

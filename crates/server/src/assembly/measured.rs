@@ -195,9 +195,27 @@ impl Target for Measured {
         collect(&receiver, count, output)
     }
 
+    fn processor_seconds(&mut self) -> Option<f64> {
+        processor_seconds()
+    }
+
     fn joules(&mut self) -> Result<f64, String> {
         self.meter.as_ref().map_err(Clone::clone)?.joules()
     }
+}
+
+/// Processor seconds of this process, the sum over the threads that live: the engine's all do.
+fn processor_seconds() -> Option<f64> {
+    let mut total = 0.0;
+    for thread in std::fs::read_dir("/proc/self/task").ok()? {
+        // A thread that ended meanwhile has no file any more.
+        let Ok(text) = std::fs::read_to_string(thread.ok()?.path().join("schedstat")) else {
+            continue;
+        };
+        let nanoseconds: f64 = text.split_whitespace().next()?.parse().ok()?;
+        total += nanoseconds * 1e-9;
+    }
+    Some(total)
 }
 
 /// The timelines of `count` sequences, each of exactly `output` tokens.
