@@ -26,4 +26,4 @@ pub use plugins::{Plugin, Registry};
 pub use report::{
     DecodeRow, Energy, GroupRow, PrefillRow, Report, SCHEMA, StartRow, Value, unmeasured,
 };
-pub use target::{About, Gauges, GroupTime, Step, Target, TargetError, Timeline, Work};
+pub use target::{About, Gauges, Generated, GroupTime, Step, Target, TargetError, Timeline, Work};

@@ -142,6 +142,8 @@ pub struct DecodeRow {
     pub share_of_operations: Option<f64>,
     /// Processor seconds of the process per generated token, prefill included, if the system tells them.
     pub processor_seconds_per_token: Option<f64>,
+    /// The same while all sequences decode and none prefills, median of the repeats.
+    pub decode_processor_seconds_per_token: Option<f64>,
     /// Joules per generated token.
     pub joules_per_token: Energy,
 }

@@ -29,11 +29,8 @@ pub trait Target {
     ///
     /// # Errors
     /// [`TargetError`]: refused, failed, or ended early.
-    fn generate(
-        &mut self,
-        prompts: Vec<Arc<[u32]>>,
-        output: u32,
-    ) -> Result<Vec<Timeline>, TargetError>;
+    fn generate(&mut self, prompts: Vec<Arc<[u32]>>, output: u32)
+    -> Result<Generated, TargetError>;
 
     /// Seconds that this process has computed, on all its threads; `None` where the system does not say.
     fn processor_seconds(&mut self) -> Option<f64>;
@@ -135,6 +132,16 @@ pub struct GroupTime {
     pub seconds: f64,
     /// What all of them move and compute.
     pub work: Work,
+}
+
+/// What a batch of sequences gave.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Generated {
+    /// One entry a sequence, in the order of the prompts.
+    pub timelines: Vec<Timeline>,
+    /// Processor seconds per generated token, from when all sequences had a token until one had its last; `None` where the
+    /// system does not tell them, or there was no such time.
+    pub processor_seconds_per_token: Option<f64>,
 }
 
 /// When the tokens of one sequence came, in seconds from the moment of submission, by the engine's thread.

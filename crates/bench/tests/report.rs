@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use metrale_bench::{
-    About, Gauges, GroupTime, Options, Plugin, Registry, Report, Step, Target, TargetError,
-    Timeline, Work,
+    About, Gauges, Generated, GroupTime, Options, Plugin, Registry, Report, Step, Target,
+    TargetError, Timeline, Work,
 };
 use serde_json::Value;
 
@@ -78,16 +78,19 @@ impl Target for Clockwork {
         &mut self,
         prompts: Vec<Arc<[u32]>>,
         output: u32,
-    ) -> Result<Vec<Timeline>, TargetError> {
+    ) -> Result<Generated, TargetError> {
         self.asked.push((prompts.len(), prompts[0].len(), output));
         let times = (1..=prompts.len()).map(|i| {
             let first = (i * prompts[0].len()) as f64 * 1e-3;
             let tokens = (0..output).map(|t| first + f64::from(t) * 0.01).collect();
             Timeline { tokens, cached: 0 }
         });
-        let times = times.collect();
+        let timelines = times.collect();
         self.prompts.extend(prompts);
-        Ok(times)
+        Ok(Generated {
+            timelines,
+            processor_seconds_per_token: (output > 1).then_some(0.005),
+        })
     }
 
     /// A tenth of a second for each prompt.
@@ -144,6 +147,7 @@ fn every_rung_is_measured_with_its_bound() {
     near(four.joules_per_token.value.unwrap(), 0.5);
 
     near(four.processor_seconds_per_token.unwrap(), 0.1 / 16.0);
+    near(four.decode_processor_seconds_per_token.unwrap(), 0.005);
 
     let long = &report.prefill[1];
     near(long.processor_seconds_per_token.unwrap(), 0.1 / 80.0);

@@ -36,16 +36,20 @@ impl Plugin for Decode {
                 4.min(options.output),
             )?;
             let mut runs = Vec::new();
+            let mut decoding = Vec::new();
             let (joules, computed) = (target.joules(), target.processor_seconds());
             for _ in 0..options.repeats {
                 let batch = prompts.take(*concurrency, options.input);
-                runs.push(Run::of(&target.generate(batch, options.output)?));
+                let answers = target.generate(batch, options.output)?;
+                runs.push(Run::of(&answers.timelines));
+                decoding.extend(answers.processor_seconds_per_token);
             }
             let tokens: f64 = runs.iter().map(|r| r.tokens).sum();
             let computed = since(computed, target.processor_seconds());
             let used = Used {
                 joules_per_token: energy(joules, target.joules(), tokens),
                 processor_seconds_per_token: computed.map(|s| ratio(s, tokens)),
+                decoding: (!decoding.is_empty()).then(|| median(decoding)),
             };
             let row = row(target, options, report, *concurrency, &runs, used);
             report.decode.push(row);
@@ -58,6 +62,7 @@ impl Plugin for Decode {
 struct Used {
     joules_per_token: Energy,
     processor_seconds_per_token: Option<f64>,
+    decoding: Option<f64>,
 }
 
 /// What one run of a rung gave.
@@ -148,6 +153,7 @@ fn row(
         share_of_read,
         share_of_operations,
         processor_seconds_per_token: used.processor_seconds_per_token,
+        decode_processor_seconds_per_token: used.decoding,
         joules_per_token: used.joules_per_token,
     }
 }

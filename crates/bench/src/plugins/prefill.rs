@@ -34,8 +34,8 @@ impl Plugin for Prefill {
             let mut computed = None;
             // The first is for warmth alone.
             for run in 0..=options.repeats {
-                let timelines = target.generate(prompts.take(1, *input), 1)?;
-                let first = timelines.first().and_then(|t| t.tokens.first());
+                let answer = target.generate(prompts.take(1, *input), 1)?;
+                let first = answer.timelines.first().and_then(|t| t.tokens.first());
                 let first = first.ok_or_else(|| TargetError::new("the prompt gave no token"))?;
                 match run {
                     0 => computed = target.processor_seconds(),

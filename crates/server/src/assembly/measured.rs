@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use metrale_bench::{About, Gauges, GroupTime, Step, Target, TargetError, Timeline, Work};
+use metrale_bench::{
+    About, Gauges, Generated, GroupTime, Step, Target, TargetError, Timeline, Work,
+};
 use metrale_circuit::Phase;
 use metrale_core::{ArenaKind, KV_BLOCK};
 use metrale_model_engine::gauge::{self, StepShape};
@@ -170,7 +172,7 @@ impl Target for Measured {
         &mut self,
         prompts: Vec<Arc<[u32]>>,
         output: u32,
-    ) -> Result<Vec<Timeline>, TargetError> {
+    ) -> Result<Generated, TargetError> {
         let greedy = SamplingFields {
             temperature: 0.0,
             ..SamplingFields::default()
@@ -218,14 +220,16 @@ fn processor_seconds() -> Option<f64> {
     Some(total)
 }
 
-/// The timelines of `count` sequences, each of exactly `output` tokens.
+/// What `count` sequences of exactly `output` tokens gave.
 fn collect(
     receiver: &Receiver<(usize, Duration, Event)>,
     count: usize,
     output: u32,
-) -> Result<Vec<Timeline>, TargetError> {
+) -> Result<Generated, TargetError> {
     let mut timelines = vec![Timeline::default(); count];
-    let mut running = count;
+    let (mut running, mut begun, mut tokens) = (count, 0, 0u32);
+    // Tokens and processor seconds when all had begun, and when the first ended.
+    let (mut from, mut to) = (None, None);
     while running > 0 {
         let (index, at, event) = match receiver.recv_timeout(LONGEST) {
             Ok(event) => event,
@@ -240,9 +244,19 @@ fn collect(
         let timeline = &mut timelines[index];
         match event {
             Event::Admitted { cached_tokens } => timeline.cached = cached_tokens,
-            Event::Token { .. } => timeline.tokens.push(at.as_secs_f64()),
+            Event::Token { .. } => {
+                tokens += 1;
+                begun += usize::from(timeline.tokens.is_empty());
+                timeline.tokens.push(at.as_secs_f64());
+                if begun == count && from.is_none() {
+                    from = processor_seconds().map(|s| (tokens, s));
+                }
+            }
             Event::Prompt { .. } => {}
             Event::Finished { reason, .. } => {
+                if running == count {
+                    to = processor_seconds().map(|s| (tokens, s));
+                }
                 running -= 1;
                 if timeline.tokens.len() != output as usize {
                     let what = format!(
@@ -255,7 +269,14 @@ fn collect(
             Event::Failed(fault) => return Err(TargetError::new(fault.to_string())),
         }
     }
-    Ok(timelines)
+    let processor_seconds_per_token = match (from, to) {
+        (Some((a, begin)), Some((b, end))) if b > a => Some((end - begin) / f64::from(b - a)),
+        _ => None,
+    };
+    Ok(Generated {
+        timelines,
+        processor_seconds_per_token,
+    })
 }
 
 fn shape(step: Step) -> StepShape {
