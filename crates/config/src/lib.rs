@@ -8,6 +8,7 @@
 //! - [`gguf`]: the GGUF header. [`gguf_config`]: a header to a [`ModelConfig`].
 //! - [`json`]: bounded JSON. [`hf`]: a Hugging Face checkpoint's JSON files to a [`ModelConfig`].
 //! - [`flatten`]: nested JSON and GGUF metadata to the flat map.
+//! - [`quantization`]: `quantization_config`: fp8 and its scales.
 //! - [`levers`]: the environment.
 
 #![forbid(unsafe_code)]
@@ -21,9 +22,11 @@ pub mod hf;
 pub mod json;
 pub mod levers;
 pub mod model;
+pub mod quantization;
 
 pub use chat_template::ChatTemplate;
 pub use generation::GenerationDefaults;
 pub use gguf::{GgufHeader, GgufLimits};
 pub use levers::Levers;
 pub use model::{ConfigError, ConfigSource, ModelConfig};
+pub use quantization::Quantization;
