@@ -31,7 +31,7 @@ pub(crate) fn on_gpu() -> bool {
 
 /// Of fixtures by name, those whose weights the device has kernels for: no GPU class packs quantized formats yet.
 pub(crate) fn served<'a>(names: &[&'a str]) -> Vec<&'a str> {
-    let quantized = |name: &str| name.contains("-q8_") || name.contains("-q4_");
+    let quantized = |name: &str| ["-q8_", "-q4_", "-fp8-"].iter().any(|q| name.contains(q));
     let names = names.iter().copied();
     names.filter(|n| !on_gpu() || !quantized(n)).collect()
 }

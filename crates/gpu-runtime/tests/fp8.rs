@@ -242,6 +242,10 @@ fn packing_quantizes_what_is_stored_in_other_formats() {
             unreachable!()
         };
         assert!(want == got, "{name}");
+        let block = pack(&format!("pack/{name}_f8_block"), Elem::F8Block, n, k, &disk);
+        let x = rng.normals(k);
+        let close = linear(Elem::F8Block, block, &x, n, k);
+        assert!(relative(&close, &product(&x, &w, k)) < 0.1, "{name}");
         let close = values(Elem::F8Row, &rows_of, k);
         for (w, q) in w.chunks(k).zip(close.chunks(k)) {
             let m = w.iter().fold(0.0f32, |m, v| m.max(v.abs()));

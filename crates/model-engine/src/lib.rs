@@ -14,6 +14,7 @@
 pub mod adapters;
 pub mod engine;
 pub mod factory;
+mod fp8;
 pub mod gauge;
 pub mod load;
 pub mod model;

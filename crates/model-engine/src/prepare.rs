@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use metrale_circuit::{
     CircuitLibrary, ConfigInput, Instance, Plan, PlanError, PlanRequest, Refusal, Source, WeightKey,
 };
-use metrale_config::ConfigSource;
+use metrale_config::{ConfigError, ConfigSource, Quantization, quantization};
 use metrale_core::numeric::{self, DequantizeError};
 use metrale_core::{Elem, StepLimits};
 use metrale_model_layers::pack::packed_format;
@@ -16,6 +16,7 @@ use metrale_model_weights::{
 };
 
 use crate::factory::loader_for_family;
+use crate::fp8;
 
 /// A checkpoint with its circuit instance, checked against each other.
 pub struct Prepared {
@@ -61,6 +62,42 @@ pub enum PrepareError {
         path: String,
         /// The key and the reason.
         source: Box<Refusal>,
+    },
+    /// How the weights are quantized is not known.
+    #[error("{path}: {source}")]
+    Quantization {
+        /// The checkpoint.
+        path: String,
+        /// The key and the reason.
+        source: ConfigError,
+    },
+    /// An e4m3 tensor of a checkpoint that says nothing of scales.
+    #[error(
+        "tensor {tensor} is f8_e4m3, and config.json has no quantization_config to say how its scales lie; fetch the checkpoint's own config.json"
+    )]
+    NoScheme {
+        /// The tensor.
+        tensor: String,
+    },
+    /// An e4m3 tensor that cannot be one.
+    #[error(
+        "tensor {tensor} is f8_e4m3, which only matrices whose rows move whole can be; take another quantization of the model"
+    )]
+    NoFp8 {
+        /// The tensor.
+        tensor: String,
+    },
+    /// `--quantization fp8` of a checkpoint that is quantized.
+    #[error(
+        "{path}: its weights are quantized already ({tensor} is {format}); leave --quantization out"
+    )]
+    Quantized {
+        /// The checkpoint.
+        path: String,
+        /// The first tensor that is.
+        tensor: String,
+        /// Its format.
+        format: Elem,
     },
     /// A family without a loader: a circuit was added and its name tables were not.
     #[error("family {0} has a circuit but no weight loader in this build")]
@@ -159,11 +196,22 @@ impl Prepared {
             checkpoint,
             instance,
         };
-        let unused = prepared.check(&path)?;
+        let scheme = match prepared.checkpoint.config.source {
+            ConfigSource::Hf => quantization::read(&prepared.checkpoint.config.flat, accept)
+                .map_err(|source| PrepareError::Quantization {
+                    path: path.clone(),
+                    source,
+                })?,
+            ConfigSource::Gguf => None,
+        };
+        if let Some(store) = &prepared.checkpoint.store {
+            fp8::pair(&mut prepared.recipes, store, scheme.as_ref())?;
+        }
+        let unused = prepared.check(&path, scheme.as_ref())?;
         if let Some(first) = unused.first() {
             tracing::info!(%path, count = unused.len(), %first, "tensors that this engine leaves unused");
         }
-        prepared.read_formats();
+        prepared.read_formats(scheme.as_ref());
         prepared.read_values()?;
         Ok(prepared)
     }
@@ -173,6 +221,13 @@ impl Prepared {
     #[must_use]
     pub fn with_made_weights(mut self, seed: u64) -> Prepared {
         self.made = Some(seed);
+        // Made values are plain; fp8 is what they are quantized to as they are packed.
+        let dtype = self.checkpoint.config.dtype.unwrap_or(Elem::BF16);
+        for (key, format) in &self.formats {
+            if matches!(format, Elem::F8Row | Elem::F8Block) {
+                self.stored.entry(key.clone()).or_insert(dtype);
+            }
+        }
         self.fingerprint = format!("{} made {seed}", self.fingerprint);
         self
     }
@@ -183,18 +238,46 @@ impl Prepared {
         self.made
     }
 
+    /// Quantizes to fp8 while loading: the matrices of `linear`, a scale per output channel; head and embedding stay.
+    ///
+    /// # Errors
+    /// [`PrepareError::Quantized`] if one of them is in a format other than f32, f16 and bf16.
+    pub fn quantize_fp8(&mut self) -> Result<(), PrepareError> {
+        for key in fp8::linears(&self.instance) {
+            let Some(format) = self.formats.get(&key).copied() else {
+                continue;
+            };
+            if !matches!(format, Elem::F32 | Elem::F16 | Elem::BF16) {
+                let recipe = self.recipes.get(&key).map(|r| r.first().tensor.clone());
+                return Err(PrepareError::Quantized {
+                    path: self.checkpoint.path.display().to_string(),
+                    tensor: recipe.unwrap_or_else(|| key.to_string()),
+                    format,
+                });
+            }
+            self.stored.insert(key.clone(), format);
+            self.formats.insert(key, Elem::F8Row);
+        }
+        Ok(())
+    }
+
     /// Holds the tensors against what the instance needs; gives the names of those left unused.
-    fn check(&self, path: &str) -> Result<Vec<String>, PrepareError> {
+    fn check(
+        &self,
+        path: &str,
+        scheme: Option<&Quantization>,
+    ) -> Result<Vec<String>, PrepareError> {
         let Some(store) = &self.checkpoint.store else {
             return Ok(Vec::new());
         };
         let weights = self.instance.weights().iter();
         let recipes = weights.filter_map(|w| self.recipes.get(&w.key));
-        let wanted: Vec<_> = recipes.flat_map(Recipe::tensors).collect();
-        let expected = wanted.iter().map(|(name, shape)| Expected {
+        let tensors = |r| Recipe::tensors(r).map(move |(n, shape)| (n, shape, fp8::formats(r, n)));
+        let wanted: Vec<_> = recipes.flat_map(tensors).collect();
+        let expected = wanted.iter().map(|(name, shape, formats)| Expected {
             name,
             shape,
-            formats: &[],
+            formats,
             optional: false,
         });
         // A tied checkpoint may store its head a second time: the embedding is what is used.
@@ -208,6 +291,12 @@ impl Prepared {
         if tied {
             unused.push("lm_head.weight".to_owned());
         }
+        unused.extend(
+            scheme
+                .iter()
+                .flat_map(|s| &s.unread)
+                .map(|t| (*t).to_owned()),
+        );
         let allowed: Vec<&str> = unused.iter().map(String::as_str).collect();
         let left = preflight(expected, &allowed, store)
             .map(|names| names.into_iter().map(str::to_owned).collect())
@@ -221,8 +310,9 @@ impl Prepared {
         Ok(left)
     }
 
-    fn read_formats(&mut self) {
+    fn read_formats(&mut self, scheme: Option<&Quantization>) {
         let dtype = self.checkpoint.config.dtype.unwrap_or(Elem::BF16);
+        let linears = fp8::linears(&self.instance);
         for (key, recipe) in &self.recipes {
             let store = self.checkpoint.store.as_ref();
             let stored = store.and_then(|s| s.get(&recipe.first().tensor));
@@ -231,6 +321,16 @@ impl Prepared {
                 stored.map_or(dtype, |tensor| tensor.elem),
             );
             self.formats.insert(key.clone(), format);
+            let absent = scheme.filter(|_| store.is_none() && linears.contains(key));
+            if let Some(scheme) = absent.filter(|s| !s.skips(fp8::module(recipe.first()))) {
+                let fp8 = match scheme.blocks {
+                    true => Elem::F8Block,
+                    false => Elem::F8Row,
+                };
+                // Without a checkpoint's weights, values are made in a plain format and quantized as they are packed.
+                self.stored.insert(key.clone(), format);
+                self.formats.insert(key.clone(), fp8);
+            }
         }
     }
 

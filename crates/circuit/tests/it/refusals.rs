@@ -183,14 +183,6 @@ fn what_the_circuit_has_not_is_refused_by_name() {
         &with("layer_types", "[\"full_attention\", \"sliding_attention\"]"),
         &["layer_types", "sliding_attention", "full_attention"],
     );
-    says(
-        &with("quantization_config.quant_method", "\"fp8\""),
-        &[
-            "quantization_config.quant_method",
-            "fp8",
-            "take a GGUF or an unquantized checkpoint",
-        ],
-    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Packing fp8 weights: from rows with their scales ([`metrale_core::fp8`]), or from f32, bf16 and f16 rows, which are
-//! quantized on the way, a scale per row, by the rule of [`crate::fp8`].
+//! quantized on the way, a scale per row or per 128 columns of one, by the rule of [`crate::fp8`].
 
 use metrale_core::{Elem, StepBlock};
 
@@ -35,21 +35,24 @@ macro_rules! stored {
 }
 
 macro_rules! quantized {
-    ($id:literal, $from:ty) => {
+    ($id:literal, $from:ty, $to:ty) => {
         point(
             $id,
-            |a| needs::<formats::F8Row>(a, <$from>::ELEM),
-            quantize::<$from>,
+            |a| needs::<$to>(a, <$from>::ELEM),
+            quantize::<$from, $to>,
         )
     };
 }
 
-pub(super) static POINTS: [HostPoint; 5] = [
+pub(super) static POINTS: [HostPoint; 8] = [
     stored!("pack/f8_row", formats::F8Row),
     stored!("pack/f8_block", formats::F8Block),
-    quantized!("pack/f32_f8_row", formats::F32),
-    quantized!("pack/bf16_f8_row", formats::BF16),
-    quantized!("pack/f16_f8_row", formats::F16),
+    quantized!("pack/f32_f8_row", formats::F32, formats::F8Row),
+    quantized!("pack/f32_f8_block", formats::F32, formats::F8Block),
+    quantized!("pack/bf16_f8_row", formats::BF16, formats::F8Row),
+    quantized!("pack/bf16_f8_block", formats::BF16, formats::F8Block),
+    quantized!("pack/f16_f8_row", formats::F16, formats::F8Row),
+    quantized!("pack/f16_f8_block", formats::F16, formats::F8Block),
 ];
 
 fn needs<F: Format>(a: &Args, from: Elem) -> Result<Vec<Need>, BadConstants> {
@@ -71,14 +74,15 @@ fn run<F: Format>(tile: &mut Tile<'_>, _: &StepBlock, _: &mut Scratch) -> Result
     )
 }
 
-fn quantize<F: Format>(
+fn quantize<F: Format, T: Format>(
     tile: &mut Tile<'_>,
     _: &StepBlock,
     scratch: &mut Scratch,
 ) -> Result<(), TileFault> {
     let (isa, cols) = (tile.args().isa, tile.args().u32(3));
+    let per = fp8::per_scale(T::ELEM, cols);
     let between = grown(&mut scratch.f32s, cols);
-    let mut bytes = vec![0; fp8::pitch(Elem::F8Row, cols)];
+    let mut bytes = vec![0; fp8::pitch(T::ELEM, cols)];
     each_row(
         tile,
         |src, row, put| {
@@ -86,10 +90,10 @@ fn quantize<F: Format>(
             for (value, to) in from.chunks_exact(F::DISK).zip(between.iter_mut()) {
                 F::unpack(value, 0, std::slice::from_mut(to));
             }
-            on_isa!(isa, fp8::quantize, (y: &mut [u8] = &mut bytes, x: &[f32] = between, per: usize = cols));
+            on_isa!(isa, fp8::quantize, (y: &mut [u8] = &mut bytes, x: &[f32] = between, per: usize = per));
             put(&bytes);
         },
-        Elem::F8Row,
+        T::ELEM,
     )
 }
 

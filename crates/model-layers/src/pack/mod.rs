@@ -38,6 +38,28 @@ pub enum PackError {
         /// Why.
         source: DequantizeError,
     },
+    /// A scale that no weight can have.
+    #[error(
+        "tensor {tensor} holds {value} at value {index}, and a scale is a finite number that is not negative; the checkpoint is damaged: fetch it again"
+    )]
+    Scale {
+        /// The tensor of scales.
+        tensor: String,
+        /// Which value.
+        index: usize,
+        /// What it is.
+        value: f32,
+    },
+    /// A weight that is no number.
+    #[error(
+        "tensor {tensor} holds a value that is no number (e4m3 0x7f or 0xff) in row {row}; the checkpoint is damaged: fetch it again"
+    )]
+    NoNumber {
+        /// The tensor.
+        tensor: String,
+        /// Its row.
+        row: u64,
+    },
     /// One row does not fit into staging.
     #[error("a row of {tensor} takes {row_bytes} bytes and the staging span holds {staging}")]
     RowTooLong {
@@ -291,6 +313,8 @@ pub fn packed_format(transform: &Transform, stored: Elem) -> Elem {
     match transform {
         Transform::PlusOne => Elem::F32,
         Transform::Mxfp4 { .. } => Elem::Mxfp4,
+        Transform::Fp8 { blocks: true, .. } => Elem::F8Block,
+        Transform::Fp8 { blocks: false, .. } => Elem::F8Row,
         _ => stored,
     }
 }

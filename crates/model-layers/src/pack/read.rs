@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads rows of a weight from a piece of a checkpoint, in the order and the values that its transform says.
 
-use metrale_core::Elem;
-use metrale_core::numeric;
+use metrale_core::{Elem, fp8, numeric};
 use metrale_model_weights::{StoredTensor, WeightStore, WeightsError};
 
 use super::PackError;
@@ -33,6 +32,7 @@ impl Rows<'_> {
             }
             Transform::PlusOne => self.plus_one(first, rows, out),
             Transform::Mxfp4 { scales, .. } => self.mxfp4(scales, first, rows, out),
+            Transform::Fp8 { scales, blocks, .. } => self.fp8(scales, *blocks, first, rows, out),
             Transform::Transposed {
                 rows: stack,
                 disk_rows,
@@ -122,6 +122,66 @@ impl Rows<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Values and scales into rows of [`metrale_core::fp8`].
+    fn fp8(
+        &self,
+        scales: &str,
+        blocks: bool,
+        first: u64,
+        rows: u64,
+        out: &mut [u8],
+    ) -> Result<(), PackError> {
+        let scale_tensor = self.store.get(scales);
+        let scale_tensor = scale_tensor.ok_or_else(|| PackError::NoScales(scales.to_owned()))?;
+        let s = self.scales(scale_tensor)?;
+        let cols = self.cols as usize;
+        let mut q = vec![0; rows as usize * cols];
+        self.gather(self.tensor, self.cols, first, &mut q)?;
+        let tail = cols.next_multiple_of(fp8::BLOCK as usize);
+        let per_row = cols.div_ceil(fp8::BLOCK as usize);
+        let rows = out.chunks_exact_mut(self.row_bytes as usize);
+        for ((to, q), row) in rows.zip(q.chunks_exact(cols)).zip(first..) {
+            let disk = self.piece.transform.disk_row(row);
+            if q.iter().fold(false, |bad, v| bad | (v & 0x7f == 0x7f)) {
+                return Err(PackError::NoNumber {
+                    tensor: self.tensor.name.clone(),
+                    row: disk,
+                });
+            }
+            to.fill(0);
+            to[..cols].copy_from_slice(q);
+            let of_row = match (blocks, s.len()) {
+                (true, _) => &s[(disk / fp8::BLOCK) as usize * per_row..][..per_row],
+                (false, 1) => &s[..],
+                (false, _) => &s[disk as usize..][..1],
+            };
+            for (to, scale) in to[tail..].chunks_exact_mut(4).zip(of_row) {
+                to.copy_from_slice(&scale.to_le_bytes());
+            }
+        }
+        Ok(())
+    }
+
+    /// The scales of a tensor of them, each looked at.
+    fn scales(&self, tensor: &StoredTensor) -> Result<Vec<f32>, PackError> {
+        let mut values = vec![0.0; tensor.elems() as usize];
+        let raw = self.store.read(tensor)?;
+        numeric::dequantize(tensor.elem, &raw, &mut values).map_err(|source| {
+            PackError::Values {
+                tensor: tensor.name.clone(),
+                source,
+            }
+        })?;
+        match values.iter().position(|s| !s.is_finite() || *s < 0.0) {
+            None => Ok(values),
+            Some(index) => Err(PackError::Scale {
+                tensor: tensor.name.clone(),
+                index,
+                value: values[index],
+            }),
+        }
     }
 
     fn transposed(&self, s: &Stack, first: u64, out: &mut [u8]) -> Result<(), PackError> {

@@ -34,6 +34,7 @@ impl Recipe {
                     let shape = &p.shape[..p.shape.len() - 1];
                     Some((scales.as_str(), shape.to_vec()))
                 }
+                Transform::Fp8 { scales, shape, .. } => Some((scales.as_str(), shape.clone())),
                 _ => None,
             };
             std::iter::once((p.tensor.as_str(), p.shape.clone())).chain(scales)

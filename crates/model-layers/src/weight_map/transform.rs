@@ -53,6 +53,17 @@ pub enum Transform {
         /// Disk rows from one row to the next.
         step: u64,
     },
+    /// e4m3 values in the tensor, their scales in another: together rows of [`metrale_core::fp8`].
+    Fp8 {
+        /// The tensor of the scales.
+        scales: String,
+        /// Its dimensions: `[rows / 128, cols / 128]` for blocks, otherwise one value, or one per disk row.
+        shape: Vec<u64>,
+        /// Whether a scale belongs to 128 x 128 values.
+        blocks: bool,
+        /// How rows move: they move whole.
+        rows: Box<Transform>,
+    },
 }
 
 impl Transform {
@@ -75,6 +86,7 @@ impl Transform {
                 head * period + skip + 2 * (turned % pairs) + turned / pairs
             }
             Transform::Mxfp4 { first, step, .. } => first + row * step,
+            Transform::Fp8 { ref rows, .. } => rows.disk_row(row),
             Transform::PlusOne | Transform::Transposed { .. } => row,
         }
     }

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! fp8 weights of a checkpoint: which tensors hold their scales, and which weights are quantized on request.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use metrale_circuit::{Instance, WeightKey};
+use metrale_config::Quantization;
+use metrale_core::{Elem, fp8};
+use metrale_model_layers::weight_map::{Piece, Recipe, Transform};
+use metrale_model_weights::WeightStore;
+
+use crate::prepare::PrepareError;
+
+/// Formats that scales are stored in.
+pub(crate) const SCALES: &[Elem] = &[Elem::F32, Elem::BF16, Elem::F16];
+
+/// Joins every e4m3 tensor that a recipe reads with the tensor of its scales.
+pub(crate) fn pair(
+    recipes: &mut BTreeMap<WeightKey, Recipe>,
+    store: &WeightStore,
+    scheme: Option<&Quantization>,
+) -> Result<(), PrepareError> {
+    for piece in recipes.values_mut().flat_map(|r| &mut r.pieces) {
+        let stored = store.get(&piece.tensor).map(|t| t.elem);
+        if stored != Some(Elem::F8E4M3) {
+            continue;
+        }
+        let scheme = scheme.ok_or_else(|| PrepareError::NoScheme {
+            tensor: piece.tensor.clone(),
+        })?;
+        let moves = matches!(
+            piece.transform,
+            Transform::Rows { .. } | Transform::Blocks { .. } | Transform::Pairs { .. }
+        );
+        let [rows, cols] = piece.shape[..] else {
+            return Err(PrepareError::NoFp8 {
+                tensor: piece.tensor.clone(),
+            });
+        };
+        if !moves {
+            return Err(PrepareError::NoFp8 {
+                tensor: piece.tensor.clone(),
+            });
+        }
+        let stem = module(piece);
+        let names = scheme.scale_names.map(|name| format!("{stem}.{name}"));
+        let there = names.iter().find(|n| store.get(n).is_some());
+        let scales = there.unwrap_or(&names[0]).clone();
+        let found = store.get(&scales).map(|t| t.shape.clone());
+        let shape = match (scheme.blocks, found) {
+            (true, _) => vec![rows.div_ceil(fp8::BLOCK), cols.div_ceil(fp8::BLOCK)],
+            (false, Some(s)) if s.is_empty() || s == [1] || s == [rows] => s,
+            (false, _) => vec![rows, 1],
+        };
+        piece.transform = Transform::Fp8 {
+            scales,
+            shape,
+            blocks: scheme.blocks,
+            rows: Box::new(piece.transform.clone()),
+        };
+    }
+    Ok(())
+}
+
+/// Formats that a tensor of a recipe may have; empty = any.
+pub(crate) fn formats(recipe: &Recipe, tensor: &str) -> &'static [Elem] {
+    let is_fp8 = |p: &Piece| matches!(p.transform, Transform::Fp8 { .. });
+    // Pieces of one weight are packed together: all are fp8 or none.
+    match recipe.pieces.iter().any(is_fp8) {
+        false => &[],
+        true if recipe.pieces.iter().any(|p| p.tensor == tensor) => &[Elem::F8E4M3],
+        true => SCALES,
+    }
+}
+
+/// The weights that fp8 is for: matrices of `linear` but the head, and nothing else (an embedding is gathered from).
+pub(crate) fn linears(instance: &Instance) -> BTreeSet<WeightKey> {
+    let weights = instance.weights();
+    let read = |op: &'static str| {
+        let ops = instance.ops().iter().filter(move |o| o.op == op);
+        let lists = ops.flat_map(|o| &o.weights);
+        lists.flat_map(|(_, ids)| ids).map(move |id| {
+            let weight = &weights[*id as usize];
+            weight
+                .alias_of
+                .clone()
+                .unwrap_or_else(|| weight.key.clone())
+        })
+    };
+    let embeds: BTreeSet<WeightKey> = read("embed").collect();
+    let two = |key: &WeightKey| weights.iter().any(|w| w.key == *key && w.shape.len() == 2);
+    read("linear")
+        .filter(|key| two(key) && key.name != "lm_head" && !embeds.contains(key))
+        .collect()
+}
+
+/// The module that a piece's tensor belongs to.
+pub(crate) fn module(piece: &Piece) -> &str {
+    piece
+        .tensor
+        .strip_suffix(".weight")
+        .unwrap_or(&piece.tensor)
+}
