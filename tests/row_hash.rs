@@ -28,7 +28,6 @@ const FIXTURES: &[&str] = &[
     "qwen3-tied",
     "llama-gguf-q8_0",
     "qwen3-gguf-q4_0",
-<<<<<<< HEAD
     "mistral",
     "granite",
     "gemma2",
@@ -37,10 +36,8 @@ const FIXTURES: &[&str] = &[
     "mixtral",
     "gpt-oss-mxfp4",
     "deepseek-v3",
-=======
     "qwen3-fp8-block",
     "llama-fp8-channel",
->>>>>>> 0bbb7f0 (Serve dense fp8 checkpoints on class cpu: scales per block, channel or tensor, with fixtures)
 ];
 const PROMPT: u32 = 45;
 const ANSWER: u32 = 24;

@@ -30,7 +30,6 @@ const EXACT: &[&str] = &[
     "llama-tied-gguf",
     "llama3-rope-gguf",
     "qwen3-gguf",
-<<<<<<< HEAD
     "qwen2",
     "mistral",
     "phi3",
@@ -41,11 +40,9 @@ const EXACT: &[&str] = &[
     "mixtral",
     "gpt-oss",
     "deepseek-v3",
-=======
     "qwen3-fp8-block",
     "llama-fp8-channel",
     "llama-fp8-tensor",
->>>>>>> 0bbb7f0 (Serve dense fp8 checkpoints on class cpu: scales per block, channel or tensor, with fixtures)
 ];
 
 fn run(
