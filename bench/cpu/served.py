@@ -89,11 +89,11 @@ class Served:
         connection.close()
 
     def first_token(self):
-        """Seconds from the start of the process to the first byte of content of a greedy chat of one token."""
-        chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "temperature": 0}
+        """Seconds from the start of the process to the first byte of a greedy answer of one token."""
+        ask = {"prompt": "Hello, my name is", "max_tokens": 1, "temperature": 0}
         while True:
-            for _, event in self.events("/v1/chat/completions", chat):
-                if any(choice["delta"].get("content") for choice in event["choices"]):
+            for _, event in self.events("/v1/completions", ask):
+                if any(choice.get("text") for choice in event["choices"]):
                     return time.monotonic() - self.begun
             self.alive()
             time.sleep(0.001)
