@@ -10,6 +10,7 @@ mod fixtures;
 mod fusion;
 mod gguf;
 mod golden;
+mod known_configs;
 mod known_models;
 mod layouts;
 mod llama;
