@@ -122,7 +122,7 @@ inline void call_attention(const World& w, Kernel kernel, const float* qkv, cons
     u32 group = w.heads / w.kv_heads;
     if (!kernel.tile) {
         u32 y = w.kv_heads * tiles(group, 16), z = kernel.z ? kernel.z : tiles(512, bucket * w.kv_heads);
-        Where where{dim3(bucket, y, z), 160, kernel.stages * 4 * 128 * w.dim};
+        Where where{dim3(bucket, y, z), 160, kernel.stages * 512 * w.dim};
         launch(w.dim == 128 ? (const void*)attention_split_128 : (const void*)attention_split_64, where, qkv, k, v, tables, a,
                w.heads, w.kv_heads, w.dim, blocks_per_slot, w.scale, step, w.scratch);
     } else {
@@ -313,7 +313,8 @@ inline void time_attention() {
     struct Shape {
         u32 rows, context;
     };
-    for (Shape s : {Shape{1, 128}, {1, 384}, {1, 2048}, {1, 8192}, {8, 384}, {8, 2048}, {32, 384}, {64, 384}, {64, 2048}, {128, 384}, {256, 384}}) {
+    for (Shape s : {Shape{1, 128}, {1, 384}, {1, 640}, {1, 2048}, {1, 8192}, {8, 160}, {8, 384}, {8, 2048}, {32, 160}, {32, 384},
+                    {64, 160}, {64, 384}, {64, 2048}, {128, 160}, {128, 384}, {256, 160}, {256, 192}, {256, 256}, {256, 384}}) {
         u32 per = (s.context + 15) / 16, sets = std::min(LAYERS, blocks / (s.rows * per));
         StepWords words;
         for (u32 i = 0; i < s.rows; ++i) words.run(i, s.context - 1, 1);

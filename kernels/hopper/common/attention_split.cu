@@ -131,7 +131,8 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
         return;
     }
     u32 cuts = (live + CUT_KEYS - 1) / CUT_KEYS, per_row = SLOTS / rows;
-    u32 splits = cuts <= per_row ? min(gridDim.z, cuts) : 1;
+    // Two cuts are walked as fast as they are merged.
+    u32 splits = cuts > 2 && cuts <= per_row ? min(gridDim.z, cuts) : 1;
     if (blockIdx.z >= splits) {
         pdl_wait();
         return;
@@ -152,7 +153,6 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
         barrier_init_fence();
     }
     __syncthreads();
-    pdl_wait();
 
     u32 first_key = cut_begin * CUT_KEYS, end_key = min(live, cut_end * CUT_KEYS);
     u32 steps = (end_key - first_key + STEP_KEYS - 1) / STEP_KEYS;
@@ -160,11 +160,21 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
         return min(STEP_BLOCKS, (end_key - first_key - i * STEP_KEYS + KV_BLOCK - 1) / KV_BLOCK);
     };
     if (warp == 4) {
+        // Blocks of tokens that were there before this step need not wait for the launch before: the pool and the tables have
+        // them (the launch that writes the tables does not let its successors start early). Where the run's first row is not
+        // the tile's, nobody looks for it.
+        u32 old_blocks = row == 0 || step.slots()[row - 1] != r.slot ? r.first / KV_BLOCK : 0;
+        bool waited = false;
         const u32* table = tables + (u64)r.slot * blocks_per_slot + first_key / KV_BLOCK;
-        u32 block = lane < blocks_in(0) ? table[lane] : 0;
+        u32 block = 0;
         for (u32 i = 0; i < steps; ++i) {
             u32 at = i % stages, parity = (i / stages & 1) ^ 1; // an unused stage counts as empty
             u32 to = base + at * 2 * STEP_BYTES<DIM>, next = 0;
+            if (!waited && (i >= stages || (first_key + i * STEP_KEYS) / KV_BLOCK + blocks_in(i) > old_blocks)) {
+                pdl_wait();
+                waited = true;
+            }
+            if (i == 0 && lane < blocks_in(0)) block = table[lane];
             if (i + 1 < steps && lane < blocks_in(i + 1)) next = table[(i + 1) * STEP_BLOCKS + lane];
             barrier_wait(empty_k + 8 * at, parity);
             load_step<DIM>(to, k, kv_heads, kv_head, block, blocks_in(i), full_k + 8 * at);
@@ -174,6 +184,7 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
         }
         return;
     }
+    pdl_wait();
 
     // The queries as fragments of the whole tile, the same in each warp. Pair i is row i / tile_heads, head i % tile_heads.
     u32 pairs = r.count * tile_heads, position[2];
@@ -357,7 +368,7 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
     if (!s.last) return;
     __threadfence();
     // A warp a pair, DIM / 32 dims a lane; slot 0 holds what block 0 merged.
-    constexpr u32 OWN = DIM / 32, BATCH = 8;
+    constexpr u32 OWN = DIM / 32, BATCH = 16;
     u32 first_cut = cuts / splits;
     for (u32 i = warp; i < pairs; i += THREADS / 32) {
         const float* from = partial_at(i, 0);

@@ -181,7 +181,12 @@ __device__ inline void add_to(Bins& bins, u32 bin, const Row& r, float v) {
     float w = r.weight(v);
     atomicAdd(&bins.count[bin], 1u);
     u64 fixed_w = fixed(w);
-    if (fixed_w != 0) atomicAdd((unsigned long long*)&bins.sum[bin], (unsigned long long)fixed_w);
+    if (fixed_w != 0) {
+        // By halves with a carry: shared memory adds 32 bits at once, 64 only in a loop.
+        u32 *halves = (u32*)&bins.sum[bin], low = (u32)fixed_w;
+        u32 before = atomicAdd(halves, low), high = (u32)(fixed_w >> 32) + (before + low < before ? 1 : 0);
+        if (high != 0) atomicAdd(halves + 1, high);
+    }
     if (w < r.min_p) atomicOr(&bins.count[bin], 1u << 31);
 }
 
