@@ -17,7 +17,7 @@ use common::kv::Kv;
 use common::rig::{prompt, request};
 use criterion::{Criterion, criterion_group, criterion_main};
 use metrale_scheduler::{
-    Effect, NoSpill, Planner, PlannerLimits, Request, RowOutcome, StepOutcome,
+    Effect, Lookahead, NoSpill, Planner, PlannerLimits, Request, RowOutcome, StepOutcome,
 };
 
 const RUNNING: u32 = 256;
@@ -60,6 +60,44 @@ impl State {
         state
     }
 
+    /// Plans a step and leaves it in flight.
+    fn submit(&mut self) {
+        let now = Duration::from_secs(1);
+        let plan = self
+            .planner
+            .plan(now, &mut self.kv, &mut NoSpill, &mut self.effects);
+        self.outcome.clear();
+        for row in &plan.unwrap().logits {
+            let token = (row.position * 31 + row.slot) % 60;
+            self.outcome.push(RowOutcome::new(token, -1.0), []);
+        }
+    }
+
+    /// One step with the next planned meanwhile; the times that planning and resolving took.
+    fn step_ahead(&mut self) -> (Duration, Duration) {
+        self.effects.clear();
+        let State {
+            planner,
+            kv,
+            effects,
+            outcome,
+        } = self;
+        let start = Instant::now();
+        let plan = planner.plan_ahead(Lookahead::Late, kv, &mut NoSpill, effects);
+        assert!(plan.is_some());
+        let ahead = start.elapsed();
+        planner.apply(outcome, kv, effects).unwrap();
+        let start = Instant::now();
+        let plan = planner.resolve(kv).unwrap();
+        let resolved = start.elapsed();
+        outcome.clear();
+        for row in &plan.logits {
+            let token = (row.position * 31 + row.slot) % 60;
+            outcome.push(RowOutcome::new(token, -1.0), []);
+        }
+        (ahead, resolved)
+    }
+
     /// One step; the time that planning took, and how many rows drew a token.
     fn step(&mut self) -> (Duration, usize) {
         self.effects.clear();
@@ -84,6 +122,7 @@ impl State {
 }
 
 fn plan(c: &mut Criterion) {
+    percentiles();
     let mut group = c.benchmark_group("256 running");
     group.bench_function("plan a step", |b| {
         b.iter_custom(|iters| run(iters, |state| state.step().0));
@@ -98,6 +137,35 @@ fn plan(c: &mut Criterion) {
         });
     });
     group.finish();
+}
+
+/// Median and 99th percentile of planning, which criterion does not give: with the step before applied, and one step ahead
+/// (planning while it runs; filling the plan when it is applied).
+#[allow(clippy::print_stdout, reason = "a benchmark tells what it measured")]
+fn percentiles() {
+    let show = |what: &str, mut times: Vec<Duration>| {
+        times.sort_unstable();
+        let at = |share: f64| times[(times.len() as f64 * share) as usize].as_secs_f64() * 1e6;
+        println!(
+            "{what}: median {:.1} us, p99 {:.1} us, most {:.1} us over {} steps",
+            at(0.5),
+            at(0.99),
+            at(0.9999),
+            times.len()
+        );
+    };
+    let mut state = State::new();
+    show("plan a step", (0..3000).map(|_| state.step().0).collect());
+    let mut state = State::new();
+    state.submit();
+    let (mut ahead, mut resolve) = (Vec::new(), Vec::new());
+    for _ in 0..3000 {
+        let (a, r) = state.step_ahead();
+        ahead.push(a);
+        resolve.push(r);
+    }
+    show("plan a step ahead", ahead);
+    show("resolve it", resolve);
 }
 
 /// Steps in histories of 3,000 tokens a sequence; making them is not counted.

@@ -184,6 +184,32 @@ fn slai_takes_the_shortest_prompt_first_and_the_longest_in_bounded_time() {
     assert_eq!(rig.admitted(), [1, 3, 4, 2, 5]);
 }
 
+/// SURVIVAL 48: the clock jumps by a day. Who has a deadline fails with it, everybody else is served as if nothing were.
+#[test]
+fn survival_48_a_clock_that_jumps_a_day_ends_only_deadlines() {
+    for policy in [Policy::Fifo, Policy::PRIORITY, Policy::SLAI] {
+        let mut rig = Rig::new(with(policy, 2), 20);
+        for id in 1..=6 {
+            let deadline = (id % 3 == 0).then(|| Duration::from_secs(3600));
+            let request = Request {
+                deadline,
+                ..endless(id, 40, 20, id as i32)
+            };
+            rig.submit(request).unwrap();
+        }
+        for _ in 0..8 {
+            rig.turn();
+        }
+        rig.tick(86_400_000);
+        rig.run();
+        rig.settle();
+        for id in 1..=6 {
+            let failed = matches!(rig.events(id).last(), Some(Event::Failed(_)));
+            assert_eq!(failed, id % 3 == 0, "{policy:?}: request {id}");
+        }
+    }
+}
+
 #[test]
 fn fifo_does_not_look_at_priority() {
     let mut rig = Rig::new(with(Policy::Fifo, 2), 20);

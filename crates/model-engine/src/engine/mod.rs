@@ -114,6 +114,9 @@ impl Drop for Engine {
     }
 }
 
+/// Tokens between snapshots where there are none: whole blocks, beyond any context.
+const NEVER: u32 = 1 << 30;
+
 /// The engine's driver, to be stepped by hand in tests.
 pub type EngineDriver =
     Driver<Routers<ModelRouter<TransformerModel>, MonotonicClock, HostSpill>, CacheAccounts>;
@@ -130,7 +133,14 @@ pub fn assemble(
     let populated = Arc::new(AtomicU32::new(0));
     let populator = Populator::start(&model, Arc::clone(&populated))?;
     let pace = StepPace::default();
-    let grouped = !options.windows.is_empty() || options.states.is_some();
+    // A plan with state per sequence and no places for snapshots: no prefix can be resumed, so none is used.
+    let states = options.states.or_else(|| {
+        (!plan.slot_spans.is_empty()).then_some(StateOptions {
+            snapshots: 0,
+            every: NEVER,
+        })
+    });
+    let grouped = !options.windows.is_empty() || states.is_some();
     let tier = match options.kv_host_bytes {
         0 => None,
         _ if grouped => None,
@@ -144,7 +154,7 @@ pub fn assemble(
         slots: model.limits().slots,
         hash_key: options.hash_key,
         windows: options.windows,
-        states: options.states,
+        states,
         ..CacheOptions::default()
     });
     if let Some(tier) = &tier {
