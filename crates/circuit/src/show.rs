@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Instances as text: params, weights and ops; layers that are alike stand once.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use crate::instance::{Instance, Op, Source};
@@ -38,11 +39,8 @@ impl Instance {
 
     fn weights_text(&self) -> String {
         let mut lines = vec![["weight", "shape", "count"].map(str::to_owned)];
-        for w in self
-            .weights()
-            .iter()
-            .filter(|w| w.key.layer.is_none_or(|l| l == 0))
-        {
+        let mut seen = BTreeSet::new();
+        for w in self.weights().iter().filter(|w| seen.insert(&w.key.name)) {
             let shape: Vec<_> = w.shape.iter().map(ToString::to_string).collect();
             let count = self
                 .weights()
@@ -64,15 +62,13 @@ impl Instance {
 
     fn ops_text(&self) -> String {
         let mut lines = vec![["op", "edges", "weights"].map(str::to_owned)];
-        // The second layer stands for all: the first may lack the pending delta.
-        let shown = self.layers().min(2).saturating_sub(1);
-        for op in self
-            .ops()
-            .iter()
-            .filter(|o| o.layer.is_none_or(|l| l == shown))
-        {
+        let kinds = self.layer_kinds();
+        for op in self.ops() {
             let times = match op.layer {
-                Some(_) => format!(" x{}", self.layers()),
+                Some(layer) => match kinds.get(&layer) {
+                    Some(alike) => format!(" x{alike}"),
+                    None => continue,
+                },
                 None => String::new(),
             };
             lines.push([
@@ -82,6 +78,37 @@ impl Instance {
             ]);
         }
         table(&lines)
+    }
+
+    /// One layer of each kind, with how many are of it. Later layers stand for the first, which may lack the pending delta.
+    fn layer_kinds(&self) -> BTreeMap<u32, usize> {
+        let mut kinds: BTreeMap<Vec<String>, Vec<u32>> = BTreeMap::new();
+        for layer in 0..self.layers() {
+            let place = format!("L{layer}.");
+            let ops = self.ops().iter().filter(|op| op.layer == Some(layer));
+            let text = ops.map(|op| {
+                let edges = op.edges.iter().map(|o| &self.edges()[o.edge.0 as usize]);
+                let widths: Vec<_> = edges.map(|e| (e.cols, &*e.name)).collect();
+                let own = widths
+                    .iter()
+                    .map(|(cols, name)| match name.strip_prefix('L') {
+                        Some(rest) => {
+                            format!("{cols} {}", rest.split_once('.').map_or("", |r| r.1))
+                        }
+                        None => format!("{cols} {name}"),
+                    });
+                let name = op.name.strip_prefix(&place).unwrap_or(&op.name);
+                let name = name.split('#').next().unwrap_or(name);
+                format!("{name} {}", own.collect::<Vec<_>>().join(" "))
+            });
+            let mut text: Vec<String> = text.collect();
+            if text.first().is_some_and(|t| t.starts_with("add.")) {
+                text.remove(0);
+            }
+            kinds.entry(text).or_default().push(layer);
+        }
+        let shown = kinds.into_values();
+        shown.map(|l| (l[1.min(l.len() - 1)], l.len())).collect()
     }
 
     fn edges_text(&self, op: &Op) -> String {
