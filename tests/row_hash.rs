@@ -28,6 +28,8 @@ const FIXTURES: &[&str] = &[
     "qwen3-tied",
     "llama-gguf-q8_0",
     "qwen3-gguf-q4_0",
+    "qwen2",
+    "phi3",
     "mistral",
     "granite",
     "gemma2",

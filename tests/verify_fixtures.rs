@@ -37,6 +37,7 @@ const EXACT: &[&str] = &[
     "gemma2",
     "gemma3",
     "qwen3-moe",
+    "qwen3-moe-gguf",
     "mixtral",
     "gpt-oss",
     "deepseek-v3",
