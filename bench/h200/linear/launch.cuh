@@ -13,6 +13,10 @@
 #include <string>
 #include <vector>
 
+// Points beside those of the tree, to compare with.
+#define HALVES_POINTS(X) \
+    X(t16k1, 1, 16, 12) X(t32k1, 1, 32, 10) X(t64k1, 1, 64, 9) X(t128k1, 1, 128, 6) X(t128k2, 2, 128, 6)
+
 #include "linear_halves.cu"
 #include "linear_serial.cu"
 #undef SERIAL
@@ -76,8 +80,9 @@ static const PointFacts& facts(Point p) {
 #define SPLIT_FACTS(NAME, GROUPS, N, STAGES, BLOCKS)                                                            \
     {#NAME, {KERNELS(bf16, NAME), KERNELS(f8_row, NAME), KERNELS(f8_block, NAME)}, SPLIT_REST(GROUPS, N, STAGES)},
 #define SPLIT_BF16_FACTS(NAME, GROUPS, N, STAGES, BLOCKS) {#NAME, {KERNELS(bf16, NAME), {}, {}}, SPLIT_REST(GROUPS, N, STAGES)},
-#define HALVES_FACTS(NAME, N, STAGES) \
-    {#NAME, {{(void*)linear_bf16_##NAME, nullptr}, {}, {}}, HALVES_OF_K, 128, 288, Halves<N, STAGES>::BYTES, 0, N, N},
+#define HALVES_FACTS(NAME, A, N, STAGES)                                                                        \
+    {#NAME, {{(void*)linear_bf16_##NAME, nullptr}, {(void*)linear_f8_row_##NAME, nullptr}, {(void*)linear_f8_block_##NAME, nullptr}}, \
+     HALVES_OF_K, 128 * A, 384, Halves<N, STAGES>::BYTES, Halves<N, STAGES, true>::BYTES, N, N},
 #define SERIAL_FACTS(NAME, N, STAGES, FOLD_N, FOLD_STAGES)                                                      \
     {#NAME, {KERNELS(bf16, NAME), {}, {}}, SERIAL_K, 128, 384,                                                  \
      std::max(Serial<N, STAGES>::BYTES, Serial<FOLD_N, FOLD_STAGES>::BYTES), Serial<FOLD_N, FOLD_STAGES, true>::BYTES, N, FOLD_N},
@@ -135,11 +140,11 @@ struct Call {
 
 static void launch(cudaStream_t stream, Point p, const Shape& s, const Call& c, bool pdl) {
     const PointFacts& f = facts(p);
-    u32 cluster = f.schedule == SPLIT_K ? s.segments() : f.schedule == HALVES_OF_K ? 4 : 2;
+    u32 cluster = f.schedule == SPLIT_K ? s.segments() : f.schedule == HALVES_OF_K ? f.rows / 64 : 2;
     u32 tiles = (s.n + f.rows - 1) / f.rows, token_tiles = (c.rows + f.tokens - 1) / f.tokens;
     cudaLaunchConfig_t config = {};
     config.gridDim = f.schedule == SPLIT_K       ? dim3(tiles * cluster, token_tiles)
-                     : f.schedule == HALVES_OF_K ? dim3((tiles + 1) / 2 * 4, token_tiles)
+                     : f.schedule == HALVES_OF_K ? dim3(tiles * cluster, token_tiles)
                                                  : dim3(132);
     config.blockDim = dim3(f.threads);
     config.dynamicSmemBytes = s.format == F8_BLOCK ? f.shared_blocks : f.shared;
@@ -152,7 +157,7 @@ static void launch(cudaStream_t stream, Point p, const Shape& s, const Call& c, 
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     config.attrs = attributes;
     config.numAttrs = pdl ? 2 : 1;
-    u32 part = f.schedule == SPLIT_K ? 1 : 2; // the others load half a tile a block
+    u32 part = f.schedule == SPLIT_K || (f.schedule == HALVES_OF_K && f.rows == 128) ? 1 : 2; // loaded by so many blocks
     CUtensorMap map = token_map(c.x, s, c.limit, f.tokens / part), second = token_map(c.x, s, c.limit, f.folded / part);
     if (s.format == F8_BLOCK) second = scale_map(c.x, s, c.limit, f.tokens / part);
     u32 k = s.k, n = s.n, ffn = s.n / 2, y_col = c.y_col, y_ld = c.y_ld, has_bias = c.bias != nullptr, unit = 0;
@@ -170,6 +175,25 @@ static void launch(cudaStream_t stream, Point p, const Shape& s, const Call& c, 
         void* args[] = {&x, &w, &bias, &y, &k, &n, &y_col, &y_ld, &has_bias, &unit, &step, &map, &second};
         CHECK(cudaLaunchKernelExC(&config, kernel, args));
     }
+}
+
+// Clusters of `blocks` that the device holds at a time.
+static int clusters_held(Point p, u32 blocks) {
+    const PointFacts& f = facts(p);
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(132 * 8 / blocks * blocks);
+    config.blockDim = dim3(f.threads);
+    config.dynamicSmemBytes = f.shared;
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = blocks;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    int held = 0;
+    CHECK(cudaFuncSetAttribute(f.kernels[BF16][0], cudaFuncAttributeMaxDynamicSharedMemorySize, f.shared));
+    CHECK(cudaOccupancyMaxActiveClusters(&held, f.kernels[BF16][0], &config));
+    return held;
 }
 
 template <class T>

@@ -45,92 +45,55 @@ static int run_tiny() {
     return failed != 0;
 }
 
-// Point and programmatic launch of each shape of a layer and of the head, found by trying every change of one until none helps.
-static void search(Bench& b, const char* title, const Model& m, u32 rows, const std::vector<Point>& points) {
-    double floor = bytes_of(m, true) / b.roofline * 1e3;
-    std::vector<Shape> shapes = m.layer;
-    shapes.push_back(m.head);
-    std::vector<std::pair<Point, bool>> best(shapes.size(), {points[0], true});
-    auto time = [&](const std::vector<std::pair<Point, bool>>& c, u32 runs) {
-        auto index = [&](const Shape& s) {
-            for (u32 i = 0; i < shapes.size(); ++i) {
-                if (!strcmp(shapes[i].name, s.name)) return i;
-            }
-            return 0u;
-        };
-        return b.chain(m, {"", [&](const Shape& s, u32) { return c[index(s)].first; }, [&](const Shape& s, u32) { return c[index(s)].second; }},
-                       rows, rows, runs);
-    };
-    printf("%s, %u rows: chain with head, ms:", title, rows);
-    for (Point p : points) { // one for all
-        double ms[2];
-        bool all = true;
-        for (const Shape& s : shapes) all = all && takes(p, s);
-        if (!all) continue;
-        for (int i = 0; i < 2; ++i) ms[i] = time(std::vector<std::pair<Point, bool>>(shapes.size(), {p, i == 0}), 9);
-        printf(" %s %.3f (no pdl %.3f)", facts(p).name, ms[0], ms[1]);
-    }
-    double ms = time(best, 9);
-    for (int pass = 0; pass < 3; ++pass) {
-        double before = ms;
-        for (u32 i = 0; i < shapes.size(); ++i) {
-            for (Point p : points) {
-                for (bool pdl : {true, false}) {
-                    if (!takes(p, shapes[i])) continue;
-                    auto other = best;
-                    other[i] = {p, pdl};
-                    double t = time(other, 5);
-                    if (t < ms * 0.998) ms = t, best = other;
-                }
-            }
-        }
-        if (ms > before * 0.998) break;
-    }
-    ms = time(best, 15);
-    printf("\n  best %.3f (%.0f%% of roofline; %.0f TFLOP/s):", ms, 100 * floor / ms, flops_of(m, rows, true) / ms * 1e-9);
-    for (u32 i = 0; i < shapes.size(); ++i) printf(" %s %s%s", shapes[i].name, facts(best[i].first).name, best[i].second ? "" : " no pdl");
-    printf("\n");
+// What the manifests choose (KERNEL_FAMILIES.toml), and with `halves` what clusters of K halves would do for few rows.
+static Policy few_rows(u32 rows, int halves) {
+    return {"", [=](const Shape& s, u32) {
+                bool half_tile = s.n > 12288 || (s.n <= 4096 && s.k >= 4096), few = s.n > 3072 && s.n <= 6144 && s.k >= 1024;
+                few = few && !s.paired && (s.format == BF16 || s.k >= 2048);
+                if (rows > 128) return few && s.n <= 4096 ? P_t128k1 : s.n > 65536 ? P_wide : P_t128;
+                if (rows > 64) return few ? (s.n <= 4096 && s.k < 8192 ? P_t64k1 : P_t128k2) : s.n > 12288 ? P_t128 : P_n64;
+                bool by_halves = few && (halves == 1 ? s.k >= 8192 : halves == 2 ? s.k >= 8192 || rows > 32 : halves == 3);
+                if (by_halves) return rows <= 16 ? P_t16k1 : rows <= 32 ? P_t32k1 : P_t64k1;
+                Point whole = rows <= 8 ? P_n8 : rows <= 16 ? P_n16 : rows <= 32 ? P_n32 : P_n64;
+                Point half = rows <= 8 ? P_n8h : rows <= 16 ? P_n16h : rows <= 32 ? P_n32h : P_n64h;
+                return half_tile ? half : whole;
+            },
+            [](const Shape&, u32) { return true; }};
 }
 
-// What the manifests choose: the half tile for one segment, or few and long rows; else the whole tile.
-static bool half_tile(const Shape& s) { return s.n > 12288 || (s.n <= 4096 && s.k >= 4096); }
-static Policy few_rows(u32 rows) {
-    Point whole = rows <= 8 ? P_n8 : rows <= 16 ? P_n16 : rows <= 32 ? P_n32 : P_n64;
-    Point half = rows <= 8 ? P_n8h : rows <= 16 ? P_n16h : rows <= 32 ? P_n32h : P_n64h;
-    return {"", [=](const Shape& s, u32) { return half_tile(s) ? half : whole; }, [](const Shape&, u32) { return true; }};
-}
-
-static void chosen(Bench& b, const char* title, const Model& m, const std::vector<u32>& rows) {
+static void chosen(Bench& b, const char* title, const Model& m, const std::vector<u32>& rows, int halves) {
     double floor = bytes_of(m, true) / b.roofline * 1e3;
-    printf("%s, points as chosen, ms (share of roofline), floor %.3f:", title, floor);
+    printf("%s, points as chosen (halves %d), ms (share of roofline), floor %.3f:", title, halves, floor);
     for (u32 r : rows) {
-        double ms = b.chain(m, few_rows(r), r, r, 15);
+        double ms = b.chain(m, few_rows(r, halves), r, r, 15);
         printf(" %u: %.3f (%.0f%%)", r, ms, 100 * floor / ms);
     }
     printf("\n");
 }
 
 static void run_few(Bench& b) {
-    chosen(b, "8B bf16", QWEN3_8B, {1, 2, 4, 8, 16, 32, 64});
-    chosen(b, "0.6B bf16", QWEN3_06B, {1, 8, 16, 32, 64});
-    for (Format f : {F8_ROW, F8_BLOCK}) chosen(b, FORMAT_NAMES[f], in_f8(QWEN3_8B, f), {1, 8, 16, 32, 64});
-    search(b, "8B", QWEN3_8B, 64, {P_n64h, P_n64, P_t64k2});
-    search(b, "0.6B", QWEN3_06B, 1, {P_n8, P_n8h});
+    for (int h : {0, 1, 2, 3}) {
+        chosen(b, "8B bf16", QWEN3_8B, {1, 8, 16, 32, 64}, h);
+        chosen(b, "0.6B bf16", QWEN3_06B, {1, 16, 32, 64}, h);
+        for (Format f : {F8_ROW, F8_BLOCK}) chosen(b, FORMAT_NAMES[f], in_f8(QWEN3_8B, f), {1, 16, 32, 64}, h);
+    }
+    chosen(b, "8B bf16", QWEN3_8B, {128, 256}, 0);
+    for (Format f : {F8_ROW, F8_BLOCK}) chosen(b, FORMAT_NAMES[f], in_f8(QWEN3_8B, f), {128, 256}, 0);
 }
 
 static void run_many(Bench& b) {
-    search(b, "8B", QWEN3_8B, 128, {P_n128, P_t64k2, P_t128k2, P_t128});
-    search(b, "8B", QWEN3_8B, 256, {P_t128, P_t64k2, P_t128k2, P_wide});
-    for (Format f : {F8_ROW, F8_BLOCK}) {
-        Model m = in_f8(QWEN3_8B, f);
-        for (u32 rows : {64u, 128u, 256u}) search(b, FORMAT_NAMES[f], m, rows, {P_t128, P_n64h, P_n64});
+    printf("clusters held at a time:");
+    for (Point p : {P_n8h, P_n8, P_n128, P_t128k2, P_wide}) {
+        printf(" %s", facts(p).name);
+        for (u32 blocks : {1u, 2u, 4u, 8u}) printf(" %u:%d", blocks, clusters_held(p, blocks));
     }
+    printf("\n");
     printf("one launch among copies, pdl, us (share of roofline)\n");
     std::vector<Shape> all = QWEN3_8B.layer;
     all.push_back(QWEN3_8B.head);
-    for (auto [rows, p] : std::vector<std::pair<u32, Point>>{{1, P_n8}, {1, P_n8h}, {16, P_n16}, {16, P_n16h}, {32, P_n32}, {32, P_n32h},
-             {64, P_n64}, {64, P_n64h}, {64, P_t64k2}, {128, P_n128}, {128, P_t64k2}, {128, P_t128k2}, {128, P_t128}, {256, P_t64k2},
-             {256, P_t128k2}, {256, P_t128}, {256, P_wide}}) {
+    for (auto [rows, p] : std::vector<std::pair<u32, Point>>{{1, P_n8}, {1, P_n8h}, {1, P_t16k1}, {16, P_n16}, {16, P_n16h}, {16, P_t16k1},
+             {32, P_n32}, {32, P_n32h}, {32, P_t32k1}, {64, P_n64}, {64, P_n64h}, {64, P_t64k1}, {128, P_n128}, {128, P_t64k1},
+             {128, P_t128k2}, {128, P_t128}, {256, P_t128k1}, {256, P_t128}, {256, P_wide}}) {
         printf("  %4u %-6s", rows, facts(p).name);
         for (const Shape& s : all) {
             if (!takes(p, s)) continue;

@@ -25,13 +25,14 @@ fn library() -> CircuitLibrary {
 
 /// Hidden and intermediate size, width of a head, vocabulary: what no fast kernel takes, what all of them take with either
 /// width, columns that are no whole vectors, rows that only the wide norms take, and the products of real models.
-const SHAPES: [[i64; 4]; 7] = [
+const SHAPES: [[i64; 4]; 8] = [
     [64, 96, 16, 320],
     [128, 256, 128, 320],
     [512, 1024, 64, 320],
     [42, 96, 16, 320],
     [4608, 256, 128, 320],
     [4096, 12288, 128, 151_936],
+    [4096, 2048, 128, 320],
     [5120, 1024, 128, 320],
 ];
 

@@ -170,7 +170,8 @@ __device__ void linear_serial(const TensorMap* map, const u8* w, u32 blocks, u32
         float d[N / 2], part[Format::PROMOTE ? N / 2 : 1], sum[FOLD ? N / 2 : 1];
         wait_for_earlier(); // for the scales of tokens; also the producer waits, before it loads tokens
         auto release = [&](u32 stage) {
-            if (lane < 2) barrier_arrive_at(empty + stage * 8, lane); // both write to this block
+            if (lane == 0) barrier_arrive(empty + stage * 8);
+            if (lane == 1) barrier_arrive_at(empty + stage * 8, rank ^ 1); // it writes to this block, too
         };
         for (u32 index = blockIdx.x / 2; index < raster.count(); index += gridDim.x / 2) {
             raster.tile(index, &tile, &token_tile);

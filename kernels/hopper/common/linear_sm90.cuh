@@ -56,6 +56,12 @@ __device__ inline u64 read_once() {
     return policy;
 }
 
+__device__ inline u64 read_again() {
+    u64 policy;
+    asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
 __device__ inline void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier, u64 policy) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
                  ::"r"(to), "l"(from), "r"(bytes), "r"(barrier), "l"(policy) : "memory");

@@ -119,7 +119,7 @@ __device__ void linear_split(const TensorMap* map, const u8* w, u32 blocks, u32 
         if (lane == 0) {
             u32 half = tile * GROUPS; // of a packed tile
             const u8* from = w + ((u64)(half / 2) * blocks + begin) * TILE_BYTES + half % 2 * HALF_BYTES;
-            u64 policy = read_once();
+            u64 policy = gridDim.y == 1 ? read_once() : read_again();
             u32 ahead = min(count, STAGES), stage = 0, parity = 0;
             auto load_weights = [&](u32 i) {
                 u32 at = base + stage * Sizes::STAGE, barrier = full + stage * 8;
