@@ -315,6 +315,7 @@ inline void time_attention() {
     };
     for (Shape s : {Shape{1, 128}, {1, 384}, {1, 640}, {1, 2048}, {1, 8192}, {8, 160}, {8, 384}, {8, 2048}, {32, 160}, {32, 384},
                     {64, 160}, {64, 384}, {64, 2048}, {128, 160}, {128, 384}, {256, 160}, {256, 192}, {256, 256}, {256, 384}}) {
+        if (getenv("ONLY_PREFILL")) break;
         u32 per = (s.context + 15) / 16, sets = std::min(LAYERS, blocks / (s.rows * per));
         StepWords words;
         for (u32 i = 0; i < s.rows; ++i) words.run(i, s.context - 1, 1);

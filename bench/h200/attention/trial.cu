@@ -9,8 +9,10 @@
 int main(int argc, char** argv) {
     const char* mode = argc > 1 ? argv[1] : "check";
     if (strcmp(mode, "time") == 0) {
-        time_rows();
-        time_sample();
+        if (!getenv("ONLY_PREFILL")) {
+            time_rows();
+            time_sample();
+        }
         time_attention();
         return 0;
     }

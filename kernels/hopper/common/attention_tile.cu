@@ -79,7 +79,7 @@ template <u32 DIM>
 __device__ inline void consume(const Shared& tile, unsigned char* memory, u32 q_offset, u32 barriers, const float* qkv,
                                bf16* a, u32 heads, u32 kv_heads, u32 kv_head, float t) {
     constexpr u32 PANELS = DIM / PANEL_DIMS, OUT = DIM / 2;
-    u32 part = threadIdx.x / 128, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32, quad = lane % 4;
+    u32 part = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0), thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32, quad = lane % 4;
     u32 full_k = barriers, empty_k = full_k + 8 * STAGES, full_v = empty_k + 8 * STAGES, empty_v = full_v + 8 * STAGES;
     u32 group = heads / kv_heads, pairs = tile.rows * group, first_head = kv_head * group;
     u32 live = tile.position + tile.rows, steps = (live + STEP_KEYS - 1) / STEP_KEYS;
@@ -111,7 +111,7 @@ __device__ inline void consume(const Shared& tile, unsigned char* memory, u32 q_
         u32 p = min(16 * warp + lane / 4 + 8 * h, my_pairs - 1);
         position[h] = tile.position + (part * PART + p) / group;
     }
-    u32 base = shared_address(memory);
+    u32 base = __shfl_sync(0xffffffffu, shared_address(memory), 0);
     u64 q_matrix = matrix_at(base + q_part, 16, 1024);
     float cut_m[2] = {minus_infinity(), minus_infinity()}, cut_l[2] = {0.0f, 0.0f}, cut_o[OUT];
     float total_m[2] = {minus_infinity(), minus_infinity()}, total_l[2] = {0.0f, 0.0f}, total_o[OUT];
