@@ -472,13 +472,14 @@ fn parts_of_heads_are_normed_and_turned() {
     let (heads, stride, m) = (3, 22, 5);
     let mut rng = Rng::new(6);
     let x = rng.normals(m * heads * stride);
-    let (dim, offset, rot) = (14, 14, 8);
+    let (from, dim, offset, rot) = (3, 14, 14, 8);
     let w = rng.normals(dim);
     let args = [
         buf(Access::ReadWrite, Unit::Row, heads * stride, &x),
         read(Unit::One, dim, &w),
         A::U(heads),
         A::U(stride),
+        A::U(from),
         A::U(dim),
         A::F(1e-5),
         A::Step,
@@ -498,11 +499,13 @@ fn parts_of_heads_are_normed_and_turned() {
     let (mut normed, mut rotated) = (Vec::new(), Vec::new());
     for (i, head) in x.chunks(stride).enumerate() {
         let head: Vec<f64> = head.iter().map(|v| f64::from(*v)).collect();
-        let ss: f64 = head[..dim].iter().map(|v| v * v).sum();
+        let ss: f64 = head[from..from + dim].iter().map(|v| v * v).sum();
         let r = 1.0 / (ss / dim as f64 + 1e-5).sqrt();
-        normed.extend(head.iter().enumerate().map(|(c, v)| match w.get(c) {
-            Some(w) => v * r * f64::from(*w),
-            None => *v,
+        normed.extend(head.iter().enumerate().map(|(c, v)| {
+            match c.checked_sub(from).and_then(|c| w.get(c)) {
+                Some(w) => v * r * f64::from(*w),
+                None => *v,
+            }
         }));
         let cs = &cs[i / heads * rot..];
         rotated.extend(head.iter().enumerate().map(|(c, v)| {

@@ -22,6 +22,7 @@ const HEAD_NORM_ARGS: &[ArgDecl] = &[
     r("w"),
     u("heads"),
     u("stride"),
+    u("offset"),
     u("dim"),
     f("eps"),
     STEP,
@@ -57,21 +58,22 @@ pub(crate) static HEAD_NORM: HostPoint = HostPoint {
     id: "head_norm/f32",
     args: HEAD_NORM_ARGS,
     needs: |a| {
-        let (heads, stride, dim) = (a.u32(2), a.u32(3), a.u32(4));
+        let (heads, stride, offset, dim) = (a.u32(2), a.u32(3), a.u32(4), a.u32(5));
         positive(&[("heads", heads), ("dim", dim)])?;
-        within("normed columns", dim, stride)?;
+        within("normed columns", offset + dim, stride)?;
         Ok(vec![f32s(Unit::Row, heads * stride), f32s(Unit::One, dim)])
     },
     grid: |a, c| tiling::rows(c.rows, a.u32(2) * a.u32(3)),
     run: |tile, _, _| {
         let args = tile.args();
-        let (heads, stride, dim, eps) = (args.u32(2), args.u32(3), args.u32(4), args.f32(5));
+        let (heads, stride, offset, dim) = (args.u32(2), args.u32(3), args.u32(4), args.u32(5));
+        let eps = args.f32(6);
         let weight = &tile.input::<f32>(1)[..dim];
         let mut x = tile.output::<f32>(0, RowShape::whole(heads * stride));
         for r in tile.rows() {
             for head in x.row(r).chunks_exact_mut(stride) {
                 on_lanes!(args.isa, norm_in_place,
-                    (x: &mut [f32] = &mut head[..dim], w: &[f32] = weight, eps: f32 = eps));
+                    (x: &mut [f32] = &mut head[offset..offset + dim], w: &[f32] = weight, eps: f32 = eps));
             }
         }
         Ok(())
