@@ -54,37 +54,29 @@ fn heads<const H: usize>(states: &mut [Running], o: &mut [f32], q: [&[f32]; H], 
     assert!(fits(dim, width) && (1..=STEP).contains(&k.n) && states.len() == H);
     assert!(q.iter().all(|q| q.len() == dim) && o.len() == H * width);
     assert!(k.keys.len() >= rows * dim && k.values.len() >= (k.n - 1) * k.stride + width);
-    let mut scores = [[f32::NEG_INFINITY; STEP]; H];
-    for begin in (0..rows).step_by(8) {
-        // SAFETY: eight keys from `begin` on lie in `keys`, asserted above; eight scores from `begin` on.
-        unsafe {
-            let dots = dots8(q, k.keys.as_ptr().add(begin * dim), dim);
-            for h in 0..H {
-                let scaled = _mm256_mul_ps(dots[h], _mm256_set1_ps(k.scale));
-                _mm256_storeu_ps(scores[h].as_mut_ptr().add(begin), scaled);
-            }
+    // SAFETY: eight keys lie in `keys`, and eight more where there are more than eight rows, asserted above.
+    let (low, high) = unsafe {
+        let keys = k.keys.as_ptr();
+        let low = dots8(q, keys, dim);
+        match rows {
+            16 => (low, dots8(q, keys.add(8 * dim), dim)),
+            _ => (low, [_mm256_setzero_ps(); H]),
         }
-    }
-    let mut m = [0.0; H];
+    };
+    let live = ((1u32 << k.n) - 1) as u16;
+    let (mut m, mut c, mut p, mut l) = ([0.0; H], [0.0; STEP], [[0.0; STEP]; H], [0.0; H]);
     for h in 0..H {
-        scores[h][k.n..].fill(f32::NEG_INFINITY);
-        capped(&mut scores[h][..k.n], k.cap);
-        m[h] = states[h].m;
-    }
-    for j in 0..k.n {
-        for h in 0..H {
-            m[h] = larger(scores[h][j], m[h]);
+        let both = _mm512_insertf32x8::<1>(_mm512_castps256_ps512(low[h]), high[h]);
+        let mut scores = _mm512_mul_ps(both, _mm512_set1_ps(k.scale));
+        if k.cap > 0.0 {
+            scores = with_cap(scores, k.n, k.cap);
         }
-    }
-    let (mut c, mut p, mut l) = ([0.0; STEP], [[0.0; STEP]; H], [0.0; H]);
-    for h in 0..H {
+        let scores = _mm512_mask_mov_ps(_mm512_set1_ps(f32::NEG_INFINITY), live, scores);
+        m[h] = largest(scores, states[h].m);
         c[h] = states[h].m - m[h];
-        // SAFETY: 16 values each.
-        unsafe {
-            let s = _mm512_loadu_ps(scores[h].as_ptr());
-            let s = exp16(_mm512_sub_ps(s, _mm512_set1_ps(m[h])));
-            _mm512_storeu_ps(p[h].as_mut_ptr(), s);
-        }
+        let powers = exp16(_mm512_sub_ps(scores, _mm512_set1_ps(m[h])));
+        // SAFETY: 16 values.
+        unsafe { _mm512_storeu_ps(p[h].as_mut_ptr(), powers) };
     }
     // SAFETY: 16 values.
     unsafe { _mm512_storeu_ps(c.as_mut_ptr(), exp16(_mm512_loadu_ps(c.as_ptr()))) };
@@ -110,6 +102,27 @@ fn heads<const H: usize>(states: &mut [Running], o: &mut [f32], q: [&[f32]; H], 
         unsafe { accumulate::<H, 1>(o.as_mut_ptr().add(d), width, &p, &k, d, c) };
         d += 16;
     }
+}
+
+/// The first `n` scores capped, as the portable path does it.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512dq,avx512vl")]
+fn with_cap(scores: __m512, n: usize, cap: f32) -> __m512 {
+    let mut all = [0.0; STEP];
+    // SAFETY: 16 values, both ways.
+    unsafe {
+        _mm512_storeu_ps(all.as_mut_ptr(), scores);
+        capped(&mut all[..n], cap);
+        _mm512_loadu_ps(all.as_ptr())
+    }
+}
+
+/// The largest of `m` and the scores that are numbers. The portable path compares one after the other, and a maximum has no
+/// order; which zero it gives where both are there changes nothing after it.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512dq,avx512vl")]
+fn largest(scores: __m512, m: f32) -> f32 {
+    let numbers = _mm512_cmp_ps_mask::<_CMP_ORD_Q>(scores, scores);
+    let scores = _mm512_mask_mov_ps(_mm512_set1_ps(m), numbers, scores);
+    larger(_mm512_reduce_max_ps(scores), m)
 }
 
 /// The exponential of each lane, by the operations of [`crate::lanes::exp`] in its order. `min(a, b)` gives `b` if either is

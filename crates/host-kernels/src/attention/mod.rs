@@ -41,8 +41,9 @@ const STEP: usize = KV_BLOCK as usize;
 const TILE_ROWS: u32 = 16;
 /// Tiles that a launch should have before rows are put together.
 const TILES: u32 = 32;
-/// Tiles below which the query heads of a key head are parted.
-const SPLIT: u32 = 4;
+/// Tiles below which the query heads of a key head are parted. Each part reads and widens all keys again, so that it pays
+/// only where a second thread would have nothing to do.
+const SPLIT: u32 = 2;
 
 const EXT_ARGS: &[ArgDecl] = &[
     r("qkv"),
