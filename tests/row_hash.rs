@@ -53,6 +53,8 @@ type Answer = Vec<(u32, u64)>;
 struct Case {
     setup: Setup,
     limits: PlannerLimits,
+    /// Whether rows are hashed; without, steps may be taken ahead of the tokens of the one before.
+    hashes: bool,
 }
 
 fn case() -> Case {
@@ -81,6 +83,7 @@ fn sized(chunk: u32, kv_blocks: u64) -> Case {
     Case {
         setup: Setup::new(step, kv_blocks),
         limits,
+        hashes: true,
     }
 }
 
@@ -129,7 +132,7 @@ impl Running {
         let model = case.setup.load(if gguf.exists() { &gguf } else { &path })?;
         let options = EngineOptions {
             limits: case.limits.clone(),
-            row_hashes: true,
+            row_hashes: case.hashes,
             ..EngineOptions::default()
         };
         let (driver, populator) = assemble(model, options)?;
@@ -153,10 +156,8 @@ impl Running {
                     *cached.lock().unwrap_or_else(|e| e.into_inner()) = cached_tokens
                 }
                 Event::Token {
-                    token,
-                    row_hash: Some(hash),
-                    ..
-                } => answer.push((token, hash)),
+                    token, row_hash, ..
+                } => answer.push((token, row_hash.unwrap_or(0))),
                 Event::Finished { reason, .. } => {
                     let full = reason == FinishReason::Length;
                     let mut answers = answers.lock().unwrap_or_else(|e| e.into_inner());
@@ -317,6 +318,35 @@ fn a_prefix_hit_on_an_earlier_answer_leaves_no_trace() {
             &fresh.answer(3).unwrap(),
             &engine.answer(3).unwrap(),
         );
+    }
+}
+
+/// A device that keeps its tokens takes step n+1 while the host does not know those of n: the same tokens, alone, in a crowd
+/// and after preemption. (Elsewhere the same runs again without hashes.)
+#[test]
+fn steps_ahead_of_their_tokens_leave_no_trace() {
+    for name in served(FIXTURES) {
+        let tokens = |answer: Answer| answer.into_iter().map(|(t, _)| t).collect::<Vec<_>>();
+        let want = tokens(alone(name, &case()).unwrap());
+        for (chunk, blocks) in [(64, 256), (7, 256), (64, 12)] {
+            let mut case = sized(chunk, blocks);
+            case.hashes = false;
+            assert_eq!(tokens(alone(name, &case).unwrap()), want, "{name}, alone");
+            let mut engine = Running::start(name, &case).unwrap();
+            for id in 2..5 {
+                engine.submit(other(id, 40, 20 + id as u32)).unwrap();
+            }
+            for _ in 0..5 {
+                engine.driver.turn();
+            }
+            engine.submit(watched(1).unwrap()).unwrap();
+            engine.finish();
+            let got = tokens(engine.answer(1).unwrap());
+            assert_eq!(
+                got, want,
+                "{name}, crowd, chunks of {chunk}, {blocks} blocks"
+            );
+        }
     }
 }
 

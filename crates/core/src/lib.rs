@@ -34,8 +34,8 @@ pub use flat::{FlatMap, Scalar};
 pub use launch::{Access, Arg, ArgDecl, PointId, RowRange};
 pub use memory::{ArenaKind, Extent, MemoryPlan, Span, SpanId, Unit};
 pub use step::{
-    FAULT_ADDRESS_WORD, HistoryEntry, SampleRow, StepBlock, StepCounts, StepFull, StepLayout,
-    StepLimits, WorkItem,
+    FAULT_ADDRESS_WORD, HistoryEntry, LateId, SampleRow, StepBlock, StepCounts, StepFull,
+    StepLayout, StepLimits, WorkItem,
 };
 
 /// Tokens in a KV block, on every class. A power of two, so that position to block is a shift.

@@ -19,6 +19,8 @@
 
 use std::sync::Arc;
 
+use crate::memory::SpanId;
+
 /// Words of the header.
 const HEADER: usize = 32;
 /// Words of a work item, a table delta, a history entry and a bias entry.
@@ -299,15 +301,30 @@ pub struct StepFull {
     pub limit: u32,
 }
 
+/// An id that the host does not know yet: that of `row` is word `index` of `span`, as the work submitted before leaves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LateId {
+    /// The row of the step.
+    pub row: u32,
+    /// A span of u32, in which an earlier step leaves its tokens.
+    pub span: SpanId,
+    /// Which of its words.
+    pub index: u32,
+}
+
 /// One step's varying data. Cleared and filled again for each step; never reallocated.
 #[derive(Debug)]
 pub struct StepBlock {
     layout: Arc<StepLayout>,
     words: Vec<u32>,
     counts: StepCounts,
+    late: Vec<LateId>,
 }
 
 impl StepBlock {
+    /// Where the ids begin, live entries alone or not: behind the header.
+    pub const IDS_WORD: usize = HEADER;
+
     /// An empty block.
     #[must_use]
     pub fn new(layout: Arc<StepLayout>) -> StepBlock {
@@ -319,12 +336,14 @@ impl StepBlock {
             layout,
             words,
             counts: StepCounts::default(),
+            late: Vec::new(),
         }
     }
 
     /// Forgets all rows.
     pub fn clear(&mut self) {
         self.counts = StepCounts::default();
+        self.late.clear();
         self.store_counts();
     }
 
@@ -359,6 +378,26 @@ impl StepBlock {
             rows,
             first_position,
         })
+    }
+
+    /// Says that the id of a row is not known yet, and where the device finds it. Only backends that say so take such steps.
+    ///
+    /// # Errors
+    /// [`StepFull`] if the step has no such row.
+    pub fn push_late(&mut self, late: LateId) -> Result<(), StepFull> {
+        check(
+            "rows so far, of which late ids are",
+            late.row + 1,
+            self.counts.rows,
+        )?;
+        self.late.push(late);
+        Ok(())
+    }
+
+    /// Ids that the host does not know, in the order in which they were pushed.
+    #[must_use]
+    pub fn late(&self) -> &[LateId] {
+        &self.late
     }
 
     /// Asks for the logits of `row`, with its sampling.
@@ -548,6 +587,7 @@ impl Clone for StepBlock {
             layout: self.layout.clone(),
             words: self.words.clone(),
             counts: self.counts,
+            late: self.late.clone(),
         }
     }
 
@@ -562,6 +602,7 @@ impl Clone for StepBlock {
             self.words[*at..at + words].copy_from_slice(&source.words[*at..at + words]);
         }
         self.counts = source.counts;
+        self.late.clone_from(&source.late);
     }
 }
 
@@ -655,6 +696,29 @@ mod tests {
         assert_eq!(field(WORK, 4), [2, 0, 3, 5]);
         assert_eq!(field(DELTAS, 2), [6, 77]);
         assert_eq!(field(BIAS, 2), [3, 0.5f32.to_bits()]);
+    }
+
+    #[test]
+    fn late_ids_are_of_rows_that_are_there() {
+        let mut block = block();
+        block.push_run(1, 7, &[0, 0]).unwrap();
+        let late = |row| LateId {
+            row,
+            span: SpanId(3),
+            index: 5,
+        };
+        block.push_late(late(1)).unwrap();
+        assert!(block.push_late(late(2)).is_err());
+        let mut copy = StepBlock::new(block.layout().clone());
+        copy.clone_from(&block);
+        assert_eq!(copy.late(), [late(1)]);
+        // Live entries alone or not, the ids are the first of them.
+        let mut words = vec![0; block.layout().words()];
+        block.pack_live(&mut words);
+        assert_eq!((words[8], block.words()[8]), (32, 32));
+        assert_eq!(StepBlock::IDS_WORD, 32);
+        copy.clear();
+        assert!(copy.late().is_empty());
     }
 
     #[test]

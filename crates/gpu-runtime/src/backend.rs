@@ -152,6 +152,26 @@ pub trait GpuBackend: Send + Sync {
     /// [`DeviceFault`] if the range lies outside the span, or the device fails.
     fn read(&self, arenas: ArenasId, src: Loc, out: &mut [u8]) -> Result<(), DeviceFault>;
 
+    /// Reads an output as the program behind `fence` left it, though others may have been started since; the fence must have
+    /// been passed. Backends that do not take late ids have nothing started since.
+    ///
+    /// # Errors
+    /// As [`GpuBackend::read`].
+    fn read_of(
+        &self,
+        _fence: Fence,
+        arenas: ArenasId,
+        src: Loc,
+        out: &mut [u8],
+    ) -> Result<(), DeviceFault> {
+        self.read(arenas, src, out)
+    }
+
+    /// Whether it takes steps with ids that an earlier step leaves on the device ([`StepBlock::late`]).
+    fn takes_late_ids(&self) -> bool {
+        false
+    }
+
     /// Writes device memory; waits for the compute queue only if the span may be in use (every kind but KV and staging:
     /// there the caller says by writing that nothing in flight touches the range).
     ///

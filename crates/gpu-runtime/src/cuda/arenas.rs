@@ -3,13 +3,13 @@
 
 use cudarc::driver::sys;
 use metrale_core::{
-    ArenaKind, FAULT_ADDRESS_WORD, MemoryPlan, SpanId, StepBlock, StepLayout, StepLimits,
+    ArenaKind, FAULT_ADDRESS_WORD, LateId, MemoryPlan, SpanId, StepBlock, StepLayout, StepLimits,
 };
 
 use super::driver::{DeviceMemory, Pinned, Stream, check};
 use super::fault::RECORD_WORDS;
-use super::mirror::Mirror;
 use super::open::free_memory;
+use super::outputs::Outputs;
 use crate::backend::Loc;
 use crate::error::{DeviceFault, OutOfMemory};
 
@@ -24,7 +24,7 @@ pub(super) struct Arenas {
     pub(super) limits: StepLimits,
     memory: Vec<(ArenaKind, DeviceMemory)>,
     pub(super) ring: StepRing,
-    mirror: Mirror,
+    pub(super) outputs: Outputs,
 }
 
 impl Arenas {
@@ -51,46 +51,84 @@ impl Arenas {
             }
         }
         let words = StepLayout::new(*limits).words();
-        let ring = StepRing::new(words, stream)
+        let outputs = Outputs::new(plan);
+        let ring = StepRing::new(words, outputs.words(), stream)
             .map_err(|e| refused(ArenaKind::State, words as u64 * 4, e))?;
         stream
             .synchronize()
             .map_err(|e| refused(ArenaKind::State, 0, e))?;
-        let mirror = Mirror::new(plan).map_err(|e| refused(ArenaKind::Outputs, 0, e))?;
         Ok(Arenas {
             plan: plan.clone(),
             limits: *limits,
             memory,
             ring,
-            mirror,
+            outputs,
         })
-    }
-
-    /// Says that the device writes, or the host: what was read before is no longer so.
-    pub(super) fn touched(&mut self) {
-        self.mirror.forget();
     }
 
     /// Reads a range of a span; waits for the stream.
     pub(super) fn read(
-        &mut self,
+        &self,
         src: Loc,
         out: &mut [u8],
         stream: &Stream,
     ) -> Result<(), DeviceFault> {
         let from = self.range(src, out.len() as u64)?;
-        let mut mirror = std::mem::take(&mut self.mirror);
-        let found = mirror.read(src.span, src.offset, out, stream, |span| self.address(span));
-        self.mirror = mirror;
-        if found? {
-            return Ok(());
-        }
         // SAFETY: the range lies inside its span, and `out` outlives the wait below.
         let copied = unsafe {
             sys::cuMemcpyDtoHAsync_v2(out.as_mut_ptr().cast(), from, out.len(), stream.0)
         };
         check("reading device memory", copied)?;
         stream.synchronize()
+    }
+
+    /// Reads a small output from the copy that stands behind a program; false if there is none.
+    pub(super) fn read_copy(&self, fence: u64, src: Loc, out: &mut [u8]) -> bool {
+        let at = self.outputs.find(src.span, src.offset, out.len() as u64);
+        let copy = at.and_then(|at| self.ring.outputs(fence)?.get(at..at + out.len()));
+        copy.map(|bytes| out.copy_from_slice(bytes)).is_some()
+    }
+
+    /// Copies the small outputs into a slot of the ring, in stream order.
+    pub(super) fn fetch(&self, slot: usize, stream: &Stream) -> Result<(), DeviceFault> {
+        let Some((first, bytes)) = self.outputs.copied else {
+            return Ok(());
+        };
+        let Some(from) = self.address(first) else {
+            return Ok(());
+        };
+        let to = self.ring.outputs_address(slot) as *mut std::ffi::c_void;
+        // SAFETY: the spans lie side by side, as `outputs` has found; the slot holds as many bytes, and is not used again
+        // before its fence is passed.
+        check("fetching the outputs", unsafe {
+            sys::cuMemcpyDtoHAsync_v2(to, from, bytes as usize, stream.0)
+        })
+    }
+
+    /// Puts late ids into the step block on the device, in stream order: one copy a run of neighbours.
+    pub(super) fn take_late(
+        &self,
+        ids: usize,
+        late: &[LateId],
+        stream: &Stream,
+    ) -> Result<(), DeviceFault> {
+        let follows = |a: &LateId, b: &LateId| {
+            b.span == a.span && b.row == a.row + 1 && b.index == a.index + 1
+        };
+        for run in late.chunk_by(follows) {
+            let (first, words) = (run[0], run.len() as u64);
+            let src = Loc {
+                span: first.span,
+                offset: u64::from(first.index) * 4,
+            };
+            let from = self.range(src, words * 4)?;
+            let to = self.ring.device_address() + (ids as u64 + u64::from(first.row)) * 4;
+            // SAFETY: the source lies inside its span; rows are rows of the step, whose ids lie inside the block.
+            check("taking ids of the step before", unsafe {
+                sys::cuMemcpyDtoDAsync_v2(to, from, words as usize * 4, stream.0)
+            })?;
+        }
+        Ok(())
     }
 
     /// Bytes of one arena.
@@ -153,18 +191,18 @@ pub(super) struct StepRing {
 
 #[derive(Debug)]
 struct Slot {
-    /// A step block, then the fault record.
+    /// A step block, then the fault record, then the small outputs.
     host: Pinned,
     /// The fence of its last use.
     fence: u64,
 }
 
 impl StepRing {
-    fn new(words: usize, stream: &Stream) -> Result<StepRing, DeviceFault> {
+    fn new(words: usize, outputs: usize, stream: &Stream) -> Result<StepRing, DeviceFault> {
         let slots = (0..RING)
             .map(|_| {
                 Ok(Slot {
-                    host: Pinned::new(words + RECORD_WORDS)?,
+                    host: Pinned::new(words + RECORD_WORDS + outputs)?,
                     fence: 0,
                 })
             })
@@ -196,7 +234,7 @@ impl StepRing {
         let host = &mut self.slots[index].host;
         let address = host.address(record);
         let words = host.words_mut();
-        words[record..].fill(0);
+        words[record..record + RECORD_WORDS].fill(0);
         let live = step.pack_live(words);
         words[FAULT_ADDRESS_WORD] = address as u32;
         words[FAULT_ADDRESS_WORD + 1] = (address >> 32) as u32;
@@ -206,6 +244,17 @@ impl StepRing {
     /// Notes that a slot is in use until `fence`.
     pub(super) fn sent(&mut self, slot: usize, fence: u64) {
         self.slots[slot].fence = fence;
+    }
+
+    /// Where the small outputs of a slot's program go.
+    fn outputs_address(&self, slot: usize) -> u64 {
+        self.slots[slot].host.address(self.words + RECORD_WORDS)
+    }
+
+    /// The small outputs behind a fence that has been passed; `None` if its slot is in use again.
+    fn outputs(&self, fence: u64) -> Option<&[u8]> {
+        let slot = self.slots.iter().find(|s| s.fence == fence)?;
+        slot.host.bytes().get((self.words + RECORD_WORDS) * 4..)
     }
 
     /// The fault record of a slot.

@@ -17,8 +17,8 @@ mod fault;
 mod fences;
 mod launch;
 mod maps;
-mod mirror;
 mod open;
+mod outputs;
 mod program;
 mod state;
 
@@ -259,9 +259,12 @@ impl GpuBackend for CudaBackend {
                 return Err(unknown("program", program.0.into()));
             };
             recorded.fits(step.counts())?;
-            let record = state.send(recorded.arenas, step)?;
+            let record = state.send(recorded.arenas, step, recorded.runs_rows())?;
             if let Some(recorded) = state.programs.get(&program.0) {
                 recorded.launch(&state.stream)?;
+                if let Some(memory) = state.arenas.get(&record.0).filter(|_| recorded.samples()) {
+                    memory.fetch(record.1, &state.stream)?;
+                }
             }
             state.sent(record).map(Fence)
         })
@@ -272,7 +275,7 @@ impl GpuBackend for CudaBackend {
             let Some(bound) = state.launches.remove(&launch.0) else {
                 return Err(unknown("launch", launch.0.into()));
             };
-            let record = state.send(bound.arenas, step)?;
+            let record = state.send(bound.arenas, step, true)?;
             let rows = bound.rows(step.counts());
             let Some(point) = bound.point(rows) else {
                 let text = format!("{}: no point of the launch takes {rows} rows", bound.name());
@@ -301,14 +304,13 @@ impl GpuBackend for CudaBackend {
             known(state, after)?;
             let memory = state
                 .arenas
-                .get_mut(&arenas.0)
+                .get(&arenas.0)
                 .ok_or_else(|| unknown("arenas", arenas.0.into()))?;
             let (to, from) = (memory.range(dst, bytes)?, memory.range(src, bytes)?);
             // SAFETY: both ranges lie inside their spans.
             let copied =
                 unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes as usize, state.stream.0) };
             check("copying on the device", copied)?;
-            memory.touched();
             state.fences.push(&state.stream, None).map(Fence)
         })
     }
@@ -320,17 +322,39 @@ impl GpuBackend for CudaBackend {
                 stream,
                 ..
             } = state;
-            let memory = all.get_mut(&arenas.0);
+            let memory = all.get(&arenas.0);
             let memory = memory.ok_or_else(|| unknown("arenas", arenas.0.into()))?;
             memory.read(src, out, stream)
         })
+    }
+
+    fn read_of(
+        &self,
+        fence: Fence,
+        arenas: ArenasId,
+        src: Loc,
+        out: &mut [u8],
+    ) -> Result<(), DeviceFault> {
+        self.with(|state| {
+            let memory = state.arenas.get(&arenas.0);
+            let memory = memory.ok_or_else(|| unknown("arenas", arenas.0.into()))?;
+            let passed = state.fences.passed(fence.0);
+            match passed && memory.read_copy(fence.0, src, out) {
+                true => Ok(()),
+                false => memory.read(src, out, &state.stream),
+            }
+        })
+    }
+
+    fn takes_late_ids(&self) -> bool {
+        true
     }
 
     fn write(&self, arenas: ArenasId, dst: Loc, data: &[u8]) -> Result<(), DeviceFault> {
         self.with(|state| {
             let memory = state
                 .arenas
-                .get_mut(&arenas.0)
+                .get(&arenas.0)
                 .ok_or_else(|| unknown("arenas", arenas.0.into()))?;
             let to = memory.range(dst, data.len() as u64)?;
             // SAFETY: the range lies inside its span, and `data` outlives the wait below (a copy from pageable memory may
@@ -339,7 +363,6 @@ impl GpuBackend for CudaBackend {
                 sys::cuMemcpyHtoDAsync_v2(to, data.as_ptr().cast(), data.len(), state.stream.0)
             };
             check("writing device memory", copied)?;
-            memory.touched();
             state.stream.synchronize()
         })
     }

@@ -98,6 +98,16 @@ impl Recorded {
         Ok(())
     }
 
+    /// Whether it works on rows, and so reads their ids.
+    pub(super) fn runs_rows(&self) -> bool {
+        self.counts.0
+    }
+
+    /// Whether it works on logits rows, and so leaves outputs.
+    pub(super) fn samples(&self) -> bool {
+        self.counts.1
+    }
+
     pub(super) fn launch(&self, stream: &Stream) -> Result<(), DeviceFault> {
         // SAFETY: both are alive.
         check("starting a program", unsafe {

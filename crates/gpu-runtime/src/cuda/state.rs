@@ -126,8 +126,14 @@ impl State {
         Ok(resolved)
     }
 
-    /// Copies a step block to the device in stream order. Returns the fault record's place.
-    pub(super) fn send(&mut self, arenas: u32, step: &StepBlock) -> Result<Record, DeviceFault> {
+    /// Copies a step block to the device in stream order, with its late ids if `rows` are to be run. Returns the fault
+    /// record's place.
+    pub(super) fn send(
+        &mut self,
+        arenas: u32,
+        step: &StepBlock,
+        rows: bool,
+    ) -> Result<Record, DeviceFault> {
         let Some(memory) = self.arenas.get(&arenas) else {
             return Err(unknown("arenas", arenas.into()));
         };
@@ -144,7 +150,6 @@ impl State {
         let Some(memory) = self.arenas.get_mut(&arenas) else {
             return Err(unknown("arenas", arenas.into()));
         };
-        memory.touched();
         let (slot, host, bytes) = memory.ring.fill(step);
         let device = memory.ring.device_address();
         // SAFETY: the slot is page-locked and stays until its fence is passed; the device block is as long as any.
@@ -157,6 +162,10 @@ impl State {
             )
         };
         check("sending a step block", copied)?;
+        if rows && !step.late().is_empty() {
+            // The ids are the first field, behind the header, whichever entries are sent.
+            memory.take_late(StepBlock::IDS_WORD, step.late(), &self.stream)?;
+        }
         Ok((arenas, slot))
     }
 

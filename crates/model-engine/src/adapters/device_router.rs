@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The scheduler's way to the device: step plans become step blocks, result rows become outcomes.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use metrale_core::{KV_BLOCK, StepBlock, StepLayout};
+use metrale_core::{KV_BLOCK, LateId, StepBlock, StepLayout};
 use metrale_gpu_runtime::{DeviceFault, Progress as DeviceProgress};
 use metrale_sampling::Sampling;
 use metrale_scheduler::{
     DeviceRouter, Fault, FaultKind, HistoryEntry, Lookahead, Progress, RowOutcome, RowStatus,
-    Scope, StepOutcome, StepPlan,
+    Scope, Segment, StepOutcome, StepPlan,
 };
 
 use super::StepPace;
@@ -19,18 +20,28 @@ use crate::traits::Model;
 pub struct ModelRouter<M> {
     model: M,
     block: StepBlock,
-    /// Alternatives asked for, by logits row. Nothing else of the plan is kept: its history grows in place only while
-    /// nobody else holds it.
-    tops: Vec<u32>,
+    /// Steps in flight, the oldest first.
+    flights: VecDeque<Flight>,
+    /// The slots that the step submitted last draws for, by logits row.
+    drawn: Vec<u32>,
     hash_rows: bool,
     lookahead: Lookahead,
     pace: StepPace,
-    rows: u32,
+    /// When the step waited for last was over: the next one has had the device since.
+    ended: Option<Instant>,
     history: Vec<metrale_core::HistoryEntry>,
     bias: Vec<(u32, f32)>,
     top: Vec<(u32, f32)>,
-    started: Instant,
     step_deadline: Duration,
+}
+
+/// A step in flight. Nothing else of its plan is kept: a history grows in place only while nobody else holds it.
+#[derive(Debug)]
+struct Flight {
+    started: Instant,
+    rows: u32,
+    /// Alternatives asked for, by logits row.
+    tops: Vec<u32>,
 }
 
 impl<M: Model> ModelRouter<M> {
@@ -42,23 +53,29 @@ impl<M: Model> ModelRouter<M> {
         ModelRouter {
             model,
             block,
-            tops: Vec::new(),
+            flights: VecDeque::new(),
+            drawn: Vec::new(),
             hash_rows,
             lookahead: Lookahead::Late,
             pace: StepPace::default(),
-            rows: 0,
+            ended: None,
             history: Vec::new(),
             bias: Vec::new(),
             top: Vec::new(),
-            started: Instant::now(),
             step_deadline,
         }
     }
 
-    /// How far ahead steps are taken; [`Lookahead::Late`] without this. [`Lookahead::Slot`] wants a model that reads late ids
-    /// on its device and keeps the results of two steps: none so far.
+    /// How far ahead steps are taken; [`Lookahead::Late`] without this. For [`Lookahead::Slot`] the model must take ids that a
+    /// step leaves on its device; where it does not, or where logits rows are hashed (the next step overwrites them), it
+    /// becomes [`Lookahead::Late`].
     #[must_use]
-    pub fn with_lookahead(self, lookahead: Lookahead) -> ModelRouter<M> {
+    pub fn with_lookahead(self, wanted: Lookahead) -> ModelRouter<M> {
+        let slot = self.model.late_ids().is_some() && !self.hash_rows;
+        let lookahead = match wanted {
+            Lookahead::Slot if !slot => Lookahead::Late,
+            wanted => wanted,
+        };
         ModelRouter { lookahead, ..self }
     }
 
@@ -68,7 +85,8 @@ impl<M: Model> ModelRouter<M> {
         ModelRouter { pace, ..self }
     }
 
-    fn fill(&mut self, plan: &StepPlan<Sampling>) -> Result<(), metrale_core::StepFull> {
+    /// Fills the block. Returns the alternatives asked for, by logits row.
+    fn fill(&mut self, plan: &StepPlan<Sampling>) -> Result<Vec<u32>, metrale_core::StepFull> {
         self.block.clear();
         for delta in &plan.tables {
             self.block
@@ -81,7 +99,17 @@ impl<M: Model> ModelRouter<M> {
                 plan.tokens_of(segment),
             )?;
         }
-        self.tops.clear();
+        if let Some(span) = self.model.late_ids() {
+            for late in &plan.late {
+                // Each slot draws at most one token a step, in its last logits row.
+                let index = self.drawn.iter().rposition(|slot| *slot == late.slot);
+                let index = index.map_or(u32::MAX, |i| i as u32);
+                let row = late.row;
+                self.block.push_late(LateId { row, span, index })?;
+            }
+        }
+        let mut tops = Vec::with_capacity(plan.logits.len());
+        self.drawn.clear();
         for row in &plan.logits {
             self.history.clear();
             self.history.extend(
@@ -98,22 +126,31 @@ impl<M: Model> ModelRouter<M> {
                 .encode(row.choice, row.position, row.forced, row.top);
             self.block
                 .push_logits(row.row, &sample, &self.history, &self.bias)?;
-            self.tops.push(row.top);
+            tops.push(row.top);
+            let holds = |s: &&Segment| s.rows.contains(&row.row);
+            let slot = plan.segments.iter().find(holds).map(|s| s.slot);
+            self.drawn.push(slot.unwrap_or(u32::MAX));
         }
-        Ok(())
+        Ok(tops)
     }
 
-    /// Waits for the step in flight, if there is one, so that none writes after this.
+    /// Waits for what is in flight, so that none writes after this. What becomes of it does not count.
     fn settle(&mut self) -> Result<(), Fault> {
-        while self.model.wait(self.step_deadline).map_err(fault)? == DeviceProgress::Running {
-            self.hangs()?;
+        while let Some(flight) = self.flights.front() {
+            let started = flight.started;
+            match self.model.wait(self.step_deadline) {
+                Ok(DeviceProgress::Running) => self.hangs(started)?,
+                Ok(DeviceProgress::Done) => drop(self.flights.pop_front()),
+                Err(lost) if lost.sticky => return Err(fault(lost)),
+                Err(_) => drop(self.flights.pop_front()),
+            }
         }
         Ok(())
     }
 
-    /// A device fault if the step in flight has run too long.
-    fn hangs(&self) -> Result<(), Fault> {
-        let ran = self.started.elapsed();
+    /// A device fault if a step in flight has run too long.
+    fn hangs(&self, started: Instant) -> Result<(), Fault> {
+        let ran = started.elapsed();
         if ran <= self.step_deadline {
             return Ok(());
         }
@@ -121,9 +158,9 @@ impl<M: Model> ModelRouter<M> {
         Err(Fault::new(Scope::Device, FaultKind::Device, what))
     }
 
-    fn collect(&mut self, outcome: &mut StepOutcome) -> Result<(), DeviceFault> {
+    fn collect(&mut self, tops: &[u32], outcome: &mut StepOutcome) -> Result<(), DeviceFault> {
         outcome.clear();
-        for (index, top) in self.tops.iter().enumerate() {
+        for (index, top) in tops.iter().enumerate() {
             self.top.clear();
             let result = self.model.result(index as u32, *top, &mut self.top)?;
             let mut out = RowOutcome::new(result.token, result.logprob);
@@ -147,11 +184,12 @@ impl<M: Model> DeviceRouter for ModelRouter<M> {
     }
 
     fn submit(&mut self, plan: &StepPlan<Sampling>) -> Result<(), Fault> {
-        if !plan.late.is_empty() {
+        if !plan.late.is_empty() && self.lookahead != Lookahead::Slot {
             let what = "a step has late ids, which this model does not read";
             return Err(Fault::new(Scope::Step, FaultKind::Internal, what));
         }
-        self.fill(plan)
+        let tops = self
+            .fill(plan)
             .map_err(|full| Fault::new(Scope::Step, FaultKind::Internal, full.to_string()))?;
         for copy in &plan.copies {
             self.model.copy_block(copy.src, copy.dst).map_err(fault)?;
@@ -167,28 +205,44 @@ impl<M: Model> DeviceRouter for ModelRouter<M> {
                 self.model.copy_state(segment.slot, place).map_err(fault)?;
             }
         }
-        self.started = Instant::now();
-        self.rows = plan.rows();
+        self.flights.push_back(Flight {
+            started: Instant::now(),
+            rows: plan.rows(),
+            tops,
+        });
         Ok(())
     }
 
     fn wait(&mut self, timeout: Duration, outcome: &mut StepOutcome) -> Result<Progress, Fault> {
-        match self.model.wait(timeout).map_err(fault)? {
-            DeviceProgress::Done => {
-                if self.rows >= KV_BLOCK {
-                    self.pace.measure(self.rows, self.started);
+        match self.model.wait(timeout) {
+            Ok(DeviceProgress::Done) => {
+                if let Some(flight) = self.flights.pop_front() {
+                    if flight.rows >= KV_BLOCK {
+                        let since = self.ended.max(Some(flight.started));
+                        self.pace
+                            .measure(flight.rows, since.unwrap_or(flight.started));
+                    }
+                    self.ended = Some(Instant::now());
+                    self.collect(&flight.tops, outcome).map_err(fault)?;
                 }
-                self.collect(outcome).map_err(fault)?;
                 Ok(Progress::Done)
             }
-            DeviceProgress::Running => self.hangs().map(|()| Progress::Running),
+            Ok(DeviceProgress::Running) => {
+                let started = self.flights.front().map(|f| f.started);
+                started.map_or(Ok(()), |s| self.hangs(s))?;
+                Ok(Progress::Running)
+            }
+            Err(lost) => {
+                self.flights.pop_front();
+                Err(fault(lost))
+            }
         }
     }
 
     fn recover(&mut self, cause: &Fault) -> Result<(), Fault> {
         match cause.scope {
-            // The KV pool and the programs stand; the next step brings its own block.
-            Scope::Row | Scope::Request | Scope::Step => Ok(()),
+            // The KV pool and the programs stand; the next step brings its own block, once what is in flight has ended.
+            Scope::Row | Scope::Request | Scope::Step => self.settle(),
             // A panic of ours: the device is sound, and the accounts have forgotten what the pool holds.
             Scope::Device if cause.kind == FaultKind::Internal => self.settle(),
             Scope::Device => Err(Fault::new(

@@ -33,8 +33,8 @@ pub struct EngineOptions {
     pub step_deadline: Duration,
     /// Key of the prefix cache's hash; a server takes a random one.
     pub hash_key: u64,
-    /// How far ahead steps are planned. Default [`Lookahead::Late`]: step n+1 is planned, and the tokens of n-1 are delivered,
-    /// while n runs. Answers do not depend on it.
+    /// How far ahead steps are planned. Default [`Lookahead::Slot`]: step n+1 is submitted while n runs, where the model takes
+    /// ids that n leaves on its device; elsewhere it is planned meanwhile ([`Lookahead::Late`]). Answers do not depend on it.
     pub lookahead: Lookahead,
     /// Bytes of host memory for the KV of evicted prefixes and preempted sequences. Default 0: none is kept. Without effect
     /// where there are groups beside the first one.
@@ -52,7 +52,7 @@ impl Default for EngineOptions {
             row_hashes: false,
             step_deadline: Duration::from_secs(120),
             hash_key: 0,
-            lookahead: Lookahead::Late,
+            lookahead: Lookahead::Slot,
             kv_host_bytes: 0,
             windows: Vec::new(),
             states: None,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `TransformerModel`: the plan, its arenas and its programs.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,11 +19,20 @@ pub struct TransformerModel {
     device: Arc<Reserved>,
     forward: Programs,
     sample: Programs,
-    /// Fences of the last step's programs: a fault belongs to its own.
-    in_flight: Vec<Fence>,
+    /// Steps submitted and not waited for, the oldest first.
+    in_flight: VecDeque<Flight>,
+    /// Behind the outputs of the step that was waited for last.
+    outputs_of: Option<Fence>,
     digest: String,
     vocab: u32,
     row: Vec<u8>,
+}
+
+/// The fences of a step's programs: a fault belongs to its own.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    forward: Fence,
+    sample: Option<Fence>,
 }
 
 /// The model could not be set up.
@@ -67,7 +77,8 @@ impl TransformerModel {
             device,
             forward,
             sample,
-            in_flight: Vec::new(),
+            in_flight: VecDeque::new(),
+            outputs_of: None,
             digest,
             vocab,
             row,
@@ -94,14 +105,17 @@ impl TransformerModel {
         let mut words = [0u32; N];
         let mut bytes = [0u8; 4];
         for (i, word) in words.iter_mut().enumerate() {
-            self.device.backend.read(
-                self.device.arenas,
-                Loc {
-                    span,
-                    offset: (index + i as u64) * 4,
-                },
-                &mut bytes,
-            )?;
+            let Reserved {
+                backend, arenas, ..
+            } = self.device.as_ref();
+            let loc = Loc {
+                span,
+                offset: (index + i as u64) * 4,
+            };
+            match self.outputs_of {
+                Some(fence) => backend.read_of(fence, *arenas, loc, &mut bytes)?,
+                None => backend.read(*arenas, loc, &mut bytes)?,
+            }
             *word = u32::from_le_bytes(bytes);
         }
         Ok(words)
@@ -158,36 +172,51 @@ impl Model for TransformerModel {
             .forward
             .for_rows(counts.rows)
             .ok_or_else(|| too_many("rows", counts.rows))?;
-        self.in_flight.clear();
-        let fence = self
+        let forward = self
             .device
             .backend
             .submit(Queue::default(), forward, step, &[])?;
-        self.in_flight.push(fence);
+        let mut flight = Flight {
+            forward,
+            sample: None,
+        };
         if counts.logits_rows > 0 {
             let rows = counts.logits_rows;
             let sample = self
                 .sample
                 .for_rows(rows)
                 .ok_or_else(|| too_many("logits rows", rows))?;
-            let fence = self
-                .device
-                .backend
-                .submit(Queue::default(), sample, step, &[fence])?;
-            self.in_flight.push(fence);
+            let backend = &self.device.backend;
+            let fence = backend.submit(Queue::default(), sample, step, &[forward])?;
+            flight.sample = Some(fence);
         }
+        self.in_flight.push_back(flight);
         Ok(())
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<Progress, DeviceFault> {
-        // The last first: what it waits for has ended with it, and the others answer at once.
-        while let Some(fence) = self.in_flight.last() {
-            if self.device.backend.wait(*fence, timeout)? == Progress::Running {
-                return Ok(Progress::Running);
+        let Some(flight) = self.in_flight.front().copied() else {
+            return Ok(Progress::Done);
+        };
+        // The last first: what it waits for has ended with it, and the other answers at once.
+        for fence in flight.sample.into_iter().chain([flight.forward]) {
+            match self.device.backend.wait(fence, timeout) {
+                Ok(Progress::Done) => {}
+                Ok(Progress::Running) => return Ok(Progress::Running),
+                Err(fault) => {
+                    self.in_flight.pop_front();
+                    return Err(fault);
+                }
             }
-            self.in_flight.pop();
         }
+        self.in_flight.pop_front();
+        self.outputs_of = flight.sample;
         Ok(Progress::Done)
+    }
+
+    fn late_ids(&self) -> Option<SpanId> {
+        let takes = self.device.backend.takes_late_ids();
+        takes.then_some(self.device.plan.outputs.token)
     }
 
     fn result(

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use metrale_core::{StepBlock, StepLimits};
+use metrale_core::{SpanId, StepBlock, StepLimits};
 use metrale_gpu_runtime::{DeviceFault, Progress};
 
 /// What one logits row of a finished step gave.
@@ -17,8 +17,8 @@ pub struct RowResult {
     pub finite: bool,
 }
 
-/// A model that runs one step at a time. Steps are submitted and waited for in turn; a step's results stand until the
-/// next submit.
+/// A model that runs steps in the order in which they are submitted, and is waited for in that order. A step's results stand
+/// until the next wait; its logits until the next submit.
 pub trait Model: Send {
     /// Capacities of a step; a block of another layout must not be submitted.
     fn limits(&self) -> &StepLimits;
@@ -46,13 +46,19 @@ pub trait Model: Send {
         ))
     }
 
+    /// The span in which a step leaves its tokens (by logits row), if the next step may take ids from there
+    /// ([`StepBlock::push_late`]) and be submitted while it runs; two may be in flight then.
+    fn late_ids(&self) -> Option<SpanId> {
+        None
+    }
+
     /// Starts a step.
     ///
     /// # Errors
     /// [`DeviceFault`]; the step did not start.
     fn submit(&mut self, step: &StepBlock) -> Result<(), DeviceFault>;
 
-    /// Waits at most `timeout` for the step in flight; parks the thread.
+    /// Waits at most `timeout` for the oldest step in flight; parks the thread.
     ///
     /// # Errors
     /// [`DeviceFault`]; the step's results are lost.
