@@ -242,3 +242,52 @@ fn bits_of_their_own_are_seen_in_the_digest() {
     let unfused = plan(&instance, Elem::BF16, Elem::BF16, false);
     assert_ne!(fused.digest, unfused.digest, "attention differs");
 }
+
+/// Qwen3-8B on an H200: what its layers are made of, and how many launches a step has.
+#[test]
+fn a_layer_of_a_known_model_on_hopper_is_eight_launches() {
+    let config = r#"
+model_type = "qwen3"
+vocab_size = 151936
+hidden_size = 4096
+intermediate_size = 12288
+num_hidden_layers = 36
+num_attention_heads = 32
+num_key_value_heads = 8
+head_dim = 128
+max_position_embeddings = 40960
+rms_norm_eps = 0.000001
+rope_theta = 1000000
+hidden_act = "silu"
+"#;
+    let instance = hf(&flat(config)).unwrap();
+    let formats = instance.uniform_formats(Elem::BF16);
+    let mut request = request(&formats);
+    request.class = "hopper";
+    let plan = library().plan(&instance, &request).unwrap();
+    let of_layer = plan.groups.iter().filter(|g| g.layer == Some(7));
+    assert_eq!(
+        of_layer.map(|g| g.points[0].1.family()).collect::<Vec<_>>(),
+        [
+            "add_rmsnorm_bf16",
+            "linear",
+            "qk_norm_rope_kv_write",
+            "attention_bf16",
+            "linear",
+            "add_rmsnorm_bf16",
+            "linear_swiglu",
+            "linear",
+        ]
+    );
+    assert_eq!(plan.groups.len(), 3 + 36 * 8 + 4);
+    // Every product runs on tensor cores, by the bf16 peak.
+    let products = plan.groups.iter().filter(|g| g.name.contains("linear"));
+    assert!(products.map(|g| g.peak.as_str()).all(|p| p == "bf16"));
+    // Row counts that share a point are few, and the last range has no end.
+    let qkv = plan
+        .groups
+        .iter()
+        .find(|g| g.name == "L7.linear.qkv")
+        .unwrap();
+    assert!(qkv.points.len() >= 4 && qkv.points.last().unwrap().0.max == u32::MAX);
+}
