@@ -5,8 +5,8 @@
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use metrale_circuit::CircuitLibrary;
 use metrale_core::{Elem, StepLimits};
@@ -29,11 +29,58 @@ pub(crate) fn on_gpu() -> bool {
     std::env::var_os("TEST_DEVICE").is_some_and(|v| v == "cuda")
 }
 
-/// Of fixtures by name, those whose weights the device has kernels for: no GPU class packs quantized formats yet.
+/// Of fixtures by name, those that the device has kernels for: on a GPU neither quantized weights nor all families have any yet.
+/// The plain ones of the first two families are always among them.
 pub(crate) fn served<'a>(names: &[&'a str]) -> Vec<&'a str> {
-    let quantized = |name: &str| ["-q8_", "-q4_", "-fp8-"].iter().any(|q| name.contains(q));
+    if !on_gpu() {
+        return names.to_vec();
+    }
+    let quantized = |name: &str| {
+        ["-q8_", "-q4_", "-fp8-", "-mxfp4"]
+            .iter()
+            .any(|q| name.contains(q))
+    };
+    let first = |name: &str| {
+        let family = name.starts_with("llama") || name.starts_with("qwen3");
+        family && !quantized(name) && !name.contains("-moe")
+    };
     let names = names.iter().copied();
-    names.filter(|n| !on_gpu() || !quantized(n)).collect()
+    names.filter(|n| first(n) || planned_on_gpu(n)).collect()
+}
+
+/// Whether the class of device 0 has a plan for a fixture.
+fn planned_on_gpu(name: &str) -> bool {
+    static CLASS: OnceLock<String> = OnceLock::new();
+    let class = CLASS.get_or_init(|| {
+        let device = CudaBackend::open(&CudaOptions::default());
+        device.map_or(String::new(), |d| d.device().class.clone())
+    });
+    let plan = || -> Result<()> {
+        let folder = fixture(name);
+        let gguf = folder.join("model.gguf");
+        let path = if gguf.exists() { gguf } else { folder };
+        let library = library()?;
+        let prepared = Prepared::new(&library, Checkpoint::open(&path)?, &[])?;
+        let limits = StepLimits {
+            rows: 8,
+            logits_rows: 8,
+            slots: 8,
+            blocks_per_slot: 8,
+            history: 1,
+            bias: 1,
+        };
+        let options = PlanOptions {
+            class: class.clone(),
+            device: None,
+            kv: Setup::new(limits, 64).kv,
+            limits,
+            kv_blocks: 64,
+            fuse: true,
+        };
+        prepared.plan(&library, &options)?;
+        Ok(())
+    };
+    plan().is_ok()
 }
 
 /// The built-in kernel tree.
