@@ -88,7 +88,7 @@ impl State {
         let ahead = start.elapsed();
         planner.apply(outcome, kv, effects).unwrap();
         let start = Instant::now();
-        let plan = planner.resolve(kv).unwrap();
+        let plan = planner.resolve(kv, &mut NoSpill, effects).unwrap();
         let resolved = start.elapsed();
         outcome.clear();
         for row in &plan.logits {

@@ -199,13 +199,22 @@ impl<R: Router, K: KvAccounts> Driver<R, K> {
         if lookahead == Lookahead::None {
             return Ok(()); // The next plan reaps.
         }
+        // What came while the device worked need not wait for the step after next.
+        if !self.take_inbox() {
+            return Ok(());
+        }
         let now = self.router.now();
         self.planner
             .reap(now, &mut self.kv, &mut self.router, &mut self.effects);
-        if ahead
-            && lookahead == Lookahead::Late
-            && let Some(plan) = self.planner.resolve(&mut self.kv)
-        {
+        let late = ahead && lookahead == Lookahead::Late;
+        let resolved = late
+            && self
+                .planner
+                .resolve(&mut self.kv, &mut self.router, &mut self.effects)
+                .is_some();
+        self.planner.stepped(now);
+        if resolved {
+            let plan = self.planner.current();
             self.stats.rows += u64::from(plan.rows());
             self.stats.steps += 1;
             self.router.submit(plan)?;

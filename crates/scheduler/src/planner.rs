@@ -87,17 +87,15 @@ impl<S: Clone> Planner<S> {
         self.pace.measure(now);
         self.begin();
         self.decode(kv, spill, effects);
-        let held_back = self.hold_prefill();
+        self.hold_prefill();
         self.prefill(kv);
         self.admit(kv, spill, effects);
-        self.left.prefill += held_back;
         if self.plan.tokens.is_empty() {
             return None;
         }
-        self.pace
-            .planned(now, self.limits.max_prefill_tokens - self.left.prefill);
         self.plan.step += 1;
         self.in_flight = true;
+        self.pace.planned(now, self.prefill_rows());
         Some(&self.plan)
     }
 
@@ -121,16 +119,26 @@ impl<S: Clone> Planner<S> {
         };
     }
 
-    /// Takes from the prefill budget what the policy does not give beside decoding rows; returns how much.
-    fn hold_prefill(&mut self) -> u32 {
-        match self.limits.policy {
-            Policy::Slai { between, .. } if !self.plan.tokens.is_empty() => {
-                let most = self.left.prefill;
-                self.left.prefill = self.pace.prefill(between, most);
-                most - self.left.prefill
-            }
-            _ => 0,
+    /// Takes from the prefill budget what the policy does not give beside decoding rows.
+    fn hold_prefill(&mut self) {
+        if let Policy::Slai { between, .. } = self.limits.policy
+            && self.plan.segments.iter().any(|s| s.rows.len() == 1)
+        {
+            let most = self.pace.prefill(between, self.limits.max_prefill_tokens);
+            let left = most.saturating_sub(self.prefill_rows());
+            self.left.prefill = self.left.prefill.min(left);
         }
+    }
+
+    /// Rows of the step in chunks of more than one.
+    fn prefill_rows(&self) -> u32 {
+        let chunks = self.plan.segments.iter().filter(|s| s.rows.len() > 1);
+        chunks.map(|s| s.rows.len() as u32).sum()
+    }
+
+    /// The step that was planned first and is not applied.
+    pub(crate) fn current(&self) -> &StepPlan<S> {
+        &self.plan
     }
 
     /// One row for each running sequence that has one row to run. False if blocks would have to be taken from another while a

@@ -107,7 +107,7 @@ impl State {
         assert!(ahead.is_some());
         planner.apply(outcome, kv, effects).unwrap();
         planner.reap(Duration::from_millis(n), kv, &mut NoSpill, effects);
-        draw(planner.resolve(kv).unwrap(), outcome);
+        draw(planner.resolve(kv, &mut NoSpill, effects).unwrap(), outcome);
         effects.len()
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::rig::{Rig, limits, prompt, request};
-use metrale_scheduler::{Effect, Event, PlannerLimits, Policy, Request};
+use metrale_scheduler::{Effect, Event, Lookahead, PlannerLimits, Policy, Request};
 use proptest::prelude::*;
 
 fn with(policy: Policy, seqs: u32) -> PlannerLimits {
@@ -115,7 +115,7 @@ proptest! {
 }
 
 /// The longest time between two tokens of request 1 while long prompts come, and the time until all are done.
-fn longest_gap(policy: Policy) -> (u64, u64) {
+fn longest_gap(policy: Policy, lookahead: Lookahead) -> (u64, u64) {
     let limits = PlannerLimits {
         max_prefill_tokens: 128,
         max_rows: 132,
@@ -124,7 +124,10 @@ fn longest_gap(policy: Policy) -> (u64, u64) {
         ..with(policy, 4)
     };
     // A millisecond a step, and a quarter for each row.
-    let mut rig = Rig::with(limits, 400, |s| s.row_micros = 250);
+    let mut rig = Rig::with(limits, 400, |s| {
+        s.row_micros = 250;
+        s.lookahead = lookahead;
+    });
     rig.submit(endless(1, 20, 300, 0)).unwrap();
     for _ in 0..20 {
         rig.turn();
@@ -160,11 +163,13 @@ fn slai_keeps_the_time_between_tokens() {
         between: Duration::from_millis(12),
         per_token: Duration::from_millis(1),
     };
-    let (fifo, _) = longest_gap(Policy::Fifo);
-    let (slai, all) = longest_gap(target);
-    assert!(fifo > 30_000, "fifo: {fifo} us");
-    assert!(slai <= 12_500, "slai: {slai} us");
-    assert!(all > 0, "the prompts are done while the chat goes on");
+    for lookahead in [Lookahead::None, Lookahead::Late, Lookahead::Slot] {
+        let (fifo, _) = longest_gap(Policy::Fifo, lookahead);
+        let (slai, all) = longest_gap(target, lookahead);
+        assert!(fifo > 30_000, "{lookahead:?}, fifo: {fifo} us");
+        assert!(slai <= 12_500, "{lookahead:?}, slai: {slai} us");
+        assert!(all > 0, "the prompts are done while the chat goes on");
+    }
 }
 
 #[test]

@@ -9,7 +9,9 @@
 //! Ahead of a step nothing is taken from a sequence: where blocks would have to be, there is no plan, and the next is made
 //! when n is applied.
 
-use super::Planner;
+use std::time::Duration;
+
+use super::{Budget, Planner};
 use crate::effect::Effect;
 use crate::kv::KvAccounts;
 use crate::plan::StepPlan;
@@ -37,6 +39,7 @@ impl<S: Clone> Planner<S> {
         self.mode = lookahead;
         let whole = self.decode(kv, spill, effects);
         if whole {
+            self.hold_prefill();
             self.prefill(kv);
             self.admit(kv, spill, effects);
         }
@@ -52,9 +55,14 @@ impl<S: Clone> Planner<S> {
         runs.then_some(&self.next)
     }
 
-    /// Fills the late ids of the step that was planned ahead and not submitted, and drops the rows of what has ended. To be
-    /// called after [`Planner::apply`]. `None`: nothing is left to run.
-    pub fn resolve(&mut self, kv: &mut dyn KvAccounts) -> Option<&StepPlan<S>> {
+    /// Fills the late ids of the step that was planned ahead and not submitted, drops the rows of what has ended, and admits
+    /// what came meanwhile. To be called after [`Planner::apply`] and [`Planner::reap`]. `None`: nothing is left of it.
+    pub fn resolve(
+        &mut self,
+        kv: &mut dyn KvAccounts,
+        spill: &mut dyn SpillRouter,
+        effects: &mut Vec<Effect>,
+    ) -> Option<&StepPlan<S>> {
         let mut plan = std::mem::take(&mut self.plan);
         let (mut rows, mut kept_logits, mut at) = (0, 0, 0);
         plan.segments.retain_mut(|segment| {
@@ -92,12 +100,50 @@ impl<S: Clone> Planner<S> {
         plan.logits.truncate(kept_logits);
         plan.late.clear();
         self.plan = plan;
+        self.drop_dead(kv);
         if rows == 0 {
             self.in_flight = false;
             self.keep_rest();
             return None;
         }
+        self.count_left();
+        self.admit(kv, spill, effects);
         Some(&self.plan)
+    }
+
+    /// Drops from `self.plan` what belongs to sequences that have ended: their blocks may be handed out again.
+    fn drop_dead(&mut self, kv: &dyn KvAccounts) {
+        let (slots, count) = (&self.slots, self.slots.len() as u32);
+        let lives = |slot: u32| slots[(slot % count) as usize].is_some();
+        self.plan.tables.retain(|t| lives(t.slot));
+        self.plan.restores.retain(|r| lives(r.slot));
+        let running = &self.running;
+        let held = |block| running.iter().any(|s| kv.table(*s).contains(&block));
+        self.plan.copies.retain(|c| held(c.dst));
+    }
+
+    /// What `self.plan` leaves of a step's budgets.
+    fn count_left(&mut self) {
+        let (plan, limits) = (&self.plan, &self.limits);
+        let history = plan.logits.iter().filter_map(|l| l.history.as_ref());
+        let bias = plan.logits.iter().map(|l| l.bias.len() + l.banned.len());
+        let left = |limit: u32, used: usize| limit.saturating_sub(used as u32);
+        self.left = Budget {
+            rows: left(limits.max_rows, plan.tokens.len()),
+            prefill: left(limits.max_prefill_tokens, self.prefill_rows() as usize),
+            logits: left(limits.max_logits_rows, plan.logits.len()),
+            history: left(limits.max_history, history.map(|h| h.len()).sum()),
+            bias: left(limits.max_bias, bias.sum()),
+        };
+        self.hold_prefill();
+    }
+
+    /// The step before was done at `now`, and `self.plan` follows it: what [`Policy::Slai`](crate::Policy::Slai) learns from.
+    pub fn stepped(&mut self, now: Duration) {
+        self.pace.measure(now);
+        if self.in_flight {
+            self.pace.planned(now, self.prefill_rows());
+        }
     }
 
     /// Undoes the rows of `self.plan`, which will not run.
