@@ -8,6 +8,7 @@ From them are derived: a sharded copy, GGUF copies (f32, and Q8_0 with its own r
 older hub checkpoints have (config.legacy.json, checked here to give the same logits), and one tokenizer for all.
 """
 import json, os, shutil, sys
+import make_fp8
 import make_tiny_refs as tiny
 import numpy as np, torch
 from safetensors.torch import load_file, save_file
@@ -164,6 +165,7 @@ def main(root, only):
     gpt_oss_mxfp4(base)
     gguf_copy(f"{base}/qwen3-moe", f"{base}/qwen3-moe-gguf", tok, "BF16")
     for d in sorted(os.listdir(base)): tidy(base, d)
+    make_fp8.main(root)
     os.makedirs(f"{root}/tests/goldens", exist_ok=True)
     goldens(f"{base}/tokenizer", f"{root}/tests/goldens/tiny_tokenizer.json")
 

@@ -152,7 +152,7 @@ pub fn read(flat: &FlatMap, accept: &[String]) -> Result<Option<Quantization>, C
         skip: Vec::new(),
         unread: Vec::new(),
     };
-    let mut strategies: Vec<String> = Vec::new();
+    let (mut strategies, mut structures) = (Vec::<String>::new(), 0);
     for (full, value) in keys.take_while(|(key, _)| key.starts_with(PREFIX)) {
         let key = &full[PREFIX.len()..];
         let accepted = accept.iter().any(|a| a == full);
@@ -190,11 +190,13 @@ pub fn read(flat: &FlatMap, accept: &[String]) -> Result<Option<Quantization>, C
         if key.ends_with(".weights.strategy") {
             strategies.push(value_text);
         }
+        structures += usize::from(key.ends_with(".weights.block_structure"));
     }
     if method == "compressed-tensors" {
         let blocks = strategies.iter().filter(|s| *s == "block").count();
-        if strategies.is_empty() || blocks % strategies.len() != 0 {
-            let why = "needs a group with weights of a strategy, the same (block, or not) in all";
+        if strategies.is_empty() || blocks % strategies.len() != 0 || blocks != structures {
+            let why = "needs a group with weights of a strategy, the same (block, or not) in all, and \
+                       a block_structure where it is block";
             return Err(refuse("config_groups", why.to_owned()));
         }
         found.blocks = blocks > 0;
@@ -370,6 +372,12 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn blocks_of_a_size_that_is_not_said_are_refused() {
+        let block = CHANNEL.replace(r#""strategy": "channel""#, r#""strategy": "block""#);
+        assert!(of(&block).unwrap_err().contains("block_structure"));
     }
 
     #[test]

@@ -80,6 +80,8 @@ pub struct LoadOptions {
     pub row_hashes: bool,
     /// Where weights come from.
     pub weights: Weights,
+    /// Quantize them to fp8 while loading.
+    pub quantize_fp8: bool,
 }
 
 /// Where weights come from.
@@ -116,6 +118,7 @@ impl LoadOptions {
             sampling: SamplingFlags::default(),
             row_hashes: false,
             weights: Weights::default(),
+            quantize_fp8: false,
         }
     }
 
@@ -180,6 +183,9 @@ pub fn open_on(options: LoadOptions, backend: Arc<dyn GpuBackend>) -> Result<Ope
             return Err(missing).context(options.path.display().to_string());
         }
         Weights::Checkpoint => {}
+    }
+    if options.quantize_fp8 {
+        prepared.quantize_fp8()?;
     }
     let info = backend.device();
     let sizes = sizes::choose(&options, &prepared)?;

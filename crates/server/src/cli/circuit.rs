@@ -60,7 +60,10 @@ pub(super) fn prepared(
 
 fn planned(values: &Values<'_>, machine: &Machine) -> Result<Plan, Failure> {
     let library = library().or_exit(Exit::Failed)?;
-    let prepared = prepared(values, machine, &library)?;
+    let mut prepared = prepared(values, machine, &library)?;
+    if values.text("quantization") == Some("fp8") {
+        prepared.quantize_fp8().or_exit(Exit::Checkpoint)?;
+    }
     let (class, device) = hardware(values, &library)?;
     let limits = limits(values, prepared.instance.context());
     let options = PlanOptions {

@@ -95,6 +95,7 @@ pub(super) fn engine(values: &Values<'_>, machine: &Machine) -> Result<LoadOptio
             Some("dummy") => Weights::Made(0),
             _ => Weights::Checkpoint,
         },
+        quantize_fp8: values.text("quantization") == Some("fp8"),
         accept_keys: values.texts("accept-key"),
         ..defaults
     })

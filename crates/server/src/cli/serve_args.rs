@@ -15,16 +15,28 @@ pub(super) const DEVICE: Group = Group {
     )],
 };
 
+/// Quantizing weights while they are loaded.
+pub(super) const QUANTIZATION: Flag = Flag::new(
+    "quantization",
+    "SCHEME",
+    Kind::Choice(&["fp8"]),
+    "as the checkpoint is",
+    "fp8 rounds the matrices of a checkpoint in f32, f16 or bf16 to e4m3 while they are loaded, a scale per output channel; embedding and head stay. Half the bytes of bf16, and another numerics digest.",
+);
+
 /// Where weights come from.
 pub(super) const WEIGHTS: Group = Group {
     heading: "Weights",
-    flags: &[Flag::new(
-        "load-format",
-        "FORMAT",
-        Kind::Choice(&["auto", "dummy"]),
-        "auto",
-        "auto reads the checkpoint's weights. dummy makes weights of no meaning on the device, to measure or try what needs no sense in the answers: a folder with config.json alone will do then, or one of the configurations that met brings (qwen3-8b, qwen3-0.6b, llama-3.1-8b, smollm2-135m); without a tokenizer, prompts are token ids.",
-    )],
+    flags: &[
+        Flag::new(
+            "load-format",
+            "FORMAT",
+            Kind::Choice(&["auto", "dummy"]),
+            "auto",
+            "auto reads the checkpoint's weights. dummy makes weights of no meaning on the device, to measure or try what needs no sense in the answers: a folder with config.json alone will do then, or one of the configurations that met brings (qwen3-8b, qwen3-0.6b, llama-3.1-8b, smollm2-135m); without a tokenizer, prompts are token ids.",
+        ),
+        QUANTIZATION,
+    ],
 };
 
 /// Context, sequences, memory and threads of the engine.

@@ -2,7 +2,7 @@
 //! The commands of `met`.
 
 use super::flags::{Argument, Command, Flag, Group, Kind};
-use super::serve_args::{DEVICE, ENGINE, LOG, NETWORK, SAMPLING, WEIGHTS};
+use super::serve_args::{DEVICE, ENGINE, LOG, NETWORK, QUANTIZATION, SAMPLING, WEIGHTS};
 
 const MODEL_HELP: &str = "A path (a .gguf file, or a folder with config.json), a recipe (`met list`), or a repository on the hub: ORG/NAME, ORG/NAME@REVISION, ORG/NAME:FILE.gguf. A path that exists wins.";
 
@@ -62,6 +62,7 @@ const PLAN_FLAGS: &[Group] = &[
                 "1024",
                 "Tokens that each sequence of that step has behind it.",
             ),
+            QUANTIZATION,
             Flag::switch("unfused", "Leave every operation a launch of its own."),
         ],
     },

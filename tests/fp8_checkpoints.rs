@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! fp8 checkpoints: what is packed, what is refused and in which words, and quantization while loading.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use metrale_core::Elem;
+use metrale_model_engine::verify::{self, Reference};
+use metrale_model_engine::{PlanOptions, Prepared, TransformerModel, load};
+use metrale_model_weights::Checkpoint;
+use support::{Result, Setup, TempCopy, fixture};
+
+const BLOCK: &str = "qwen3-fp8-block";
+const CHANNEL: &str = "llama-fp8-channel";
+const Q0: &str = "model.layers.0.self_attn.q_proj";
+
+fn setup() -> Result<Setup> {
+    let reference = Reference::read(&fixture(BLOCK).join("ref.safetensors"))?;
+    let limits = verify::limits(&reference);
+    Ok(Setup::new(limits, verify::kv_blocks(&limits)))
+}
+
+fn prepared(path: &Path) -> Result<Prepared> {
+    let library = support::library()?;
+    Ok(Prepared::new(&library, Checkpoint::open(path)?, &[])?)
+}
+
+fn loaded(prepared: &Prepared) -> Result<TransformerModel> {
+    let setup = setup()?;
+    let backend = setup.backend()?;
+    let options = PlanOptions {
+        class: backend.device().class.clone(),
+        device: None,
+        kv: setup.kv,
+        limits: setup.limits,
+        kv_blocks: setup.kv_blocks,
+        fuse: true,
+    };
+    let plan = Arc::new(prepared.plan(&support::library()?, &options)?);
+    Ok(load(prepared, plan, backend, |_| ())?)
+}
+
+/// Why a checkpoint is not loaded.
+fn refusal(path: &Path) -> String {
+    match prepared(path).and_then(|p| loaded(&p)) {
+        Ok(_) => "loaded".to_owned(),
+        Err(e) => e.to_string(),
+    }
+}
+
+/// A copy of a fixture with `from` replaced by `to` (of equal length) in the header of its weights.
+fn renamed(name: &str, from: &str, to: &str) -> TempCopy {
+    assert_eq!(from.len(), to.len());
+    let copy = TempCopy::of(&fixture(name)).unwrap();
+    let file = copy.path().join("model.safetensors");
+    let mut bytes = fs::read(&file).unwrap();
+    let places = bytes.windows(from.len()).enumerate();
+    let at: Vec<usize> = places
+        .filter(|(_, w)| *w == from.as_bytes())
+        .map(|(i, _)| i)
+        .collect();
+    assert_eq!(at.len(), 1, "{from}");
+    bytes[at[0]..at[0] + to.len()].copy_from_slice(to.as_bytes());
+    fs::write(&file, bytes).unwrap();
+    copy
+}
+
+/// A copy of a fixture with the first bytes of a tensor replaced.
+fn patched(name: &str, tensor: &str, with: &[u8]) -> TempCopy {
+    let copy = TempCopy::of(&fixture(name)).unwrap();
+    let checkpoint = Checkpoint::open(copy.path()).unwrap();
+    let at = checkpoint
+        .store
+        .as_ref()
+        .unwrap()
+        .get(tensor)
+        .unwrap()
+        .offset as usize;
+    let file = copy.path().join("model.safetensors");
+    let mut bytes = fs::read(&file).unwrap();
+    bytes[at..at + with.len()].copy_from_slice(with);
+    fs::write(&file, bytes).unwrap();
+    copy
+}
+
+fn reconfigured(name: &str, from: &str, to: &str) -> TempCopy {
+    let copy = TempCopy::of(&fixture(name)).unwrap();
+    let file = copy.path().join("config.json");
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains(from), "{from}");
+    fs::write(&file, text.replace(from, to)).unwrap();
+    copy
+}
+
+#[test]
+fn each_tensor_keeps_its_own_format() {
+    for (name, fp8) in [(BLOCK, Elem::F8Block), (CHANNEL, Elem::F8Row)] {
+        let prepared = prepared(&fixture(name)).unwrap();
+        let of = |weight: &str| {
+            let mut found = prepared.formats.iter().filter(|(k, _)| k.name == weight);
+            found.next().map(|(_, f)| *f)
+        };
+        for weight in ["q_proj", "o_proj", "gate_proj", "down_proj"] {
+            assert_eq!(of(weight), Some(fp8), "{name} {weight}");
+        }
+        for weight in ["embed", "lm_head", "input_norm"] {
+            assert_eq!(of(weight), Some(Elem::BF16), "{name} {weight}");
+        }
+    }
+}
+
+#[test]
+fn survival_scales_that_are_missing_or_of_another_shape() {
+    let gone = renamed(
+        BLOCK,
+        &format!("{Q0}.weight_scale_inv"),
+        &format!("{Q0}.weight_scale_ink"),
+    );
+    let said = refusal(gone.path());
+    assert!(
+        said.contains(&format!("`{Q0}.weight_scale_inv` [2, 2] is missing")),
+        "{said}"
+    );
+    // One scale per channel, where config.json speaks of blocks.
+    let blocks = reconfigured(
+        CHANNEL,
+        "\"strategy\": \"channel\"",
+        "\"strategy\": \"block\"",
+    );
+    let file = blocks.path().join("config.json");
+    let text = fs::read_to_string(&file).unwrap();
+    let (front, weights) = text.split_once("\"weights\"").unwrap();
+    let weights = weights.replace(
+        "\"block_structure\": null",
+        "\"block_structure\": [128, 128]",
+    );
+    fs::write(&file, format!("{front}\"weights\"{weights}")).unwrap();
+    let said = refusal(blocks.path());
+    let down = "`model.layers.0.mlp.down_proj.weight_scale` has shape [80, 1]";
+    assert!(
+        said.contains(down) && said.contains("asks for [1, 2]"),
+        "{said}"
+    );
+}
+
+#[test]
+fn survival_scales_that_are_no_scales() {
+    for bad in [f32::NAN, f32::INFINITY, -1.0] {
+        let scales = format!("{Q0}.weight_scale_inv");
+        let said = refusal(patched(BLOCK, &scales, &bad.to_le_bytes()).path());
+        assert!(said.contains(&scales) && said.contains("value 0"), "{said}");
+        assert!(said.contains("fetch it again"), "{said}");
+    }
+    let weights = format!("{Q0}.weight");
+    let said = refusal(patched(BLOCK, &weights, &[0xff]).path());
+    assert!(said.contains(&weights) && said.contains("row 0"), "{said}");
+}
+
+#[test]
+fn survival_schemes_that_are_not_known() {
+    let said = refusal(reconfigured(BLOCK, "\"e4m3\"", "\"e5m2\"").path());
+    assert!(
+        said.contains("quantization_config.fmt") && said.contains("e5m2"),
+        "{said}"
+    );
+    let said = refusal(reconfigured(CHANNEL, "\"compressed-tensors\"", "\"fbgemm_fp8\"").path());
+    assert!(
+        said.contains("quant_method") && said.contains("fbgemm_fp8"),
+        "{said}"
+    );
+    let said = refusal(reconfigured(BLOCK, "\"dynamic\"", "\"static\"").path());
+    assert!(
+        said.contains("activation_scheme") && said.contains("--accept-key"),
+        "{said}"
+    );
+    // A configuration that says nothing of fp8.
+    let bare = reconfigured(BLOCK, "\"quantization_config\"", "\"task_specific_params\"");
+    let said = refusal(bare.path());
+    assert!(
+        said.contains("f8_e4m3") && said.contains("no quantization_config"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_scale_per_channel_may_be_a_vector() {
+    let name = format!("\"{Q0}.weight_scale\":{{\"dtype\":\"BF16\",\"shape\":[64,1]");
+    let vector = name.replace("[64,1]", "[64]  ");
+    let copy = renamed(CHANNEL, &name, &vector);
+    assert_eq!(refusal(copy.path()), "loaded");
+}
+
+#[test]
+fn a_configuration_alone_plans_the_formats_that_it_names() {
+    for (name, fp8) in [(BLOCK, Elem::F8Block), (CHANNEL, Elem::F8Row)] {
+        let copy = TempCopy::of(&fixture(name)).unwrap();
+        for file in ["model.safetensors", "ref.safetensors"] {
+            fs::remove_file(copy.path().join(file)).unwrap();
+        }
+        let prepared = prepared(copy.path()).unwrap();
+        let count = prepared.formats.values().filter(|f| **f == fp8).count();
+        let layers = prepared.instance.layers() as usize;
+        assert_eq!(count, 7 * layers, "{name}");
+        assert_eq!(prepared.stored.len(), count);
+        // Weights of no meaning are made in bf16 and quantized as they are packed.
+        let model = loaded(&prepared.with_made_weights(1)).unwrap();
+        let spans = &model.plan().memory.spans;
+        assert!(spans.iter().any(|s| s.elem == fp8), "{name}");
+    }
+}
+
+#[test]
+fn quantization_while_loading_moves_the_logits_a_little_and_alike_in_every_schedule() {
+    for name in ["llama", "qwen3"] {
+        let folder = fixture(name);
+        let reference = Reference::read(&folder.join("ref.safetensors")).unwrap();
+        let mut plain = prepared(&folder).unwrap();
+        let before = loaded(&plain).unwrap().plan().digest;
+        plain.quantize_fp8().unwrap();
+        let mut model = loaded(&plain).unwrap();
+        assert!(before != model.plan().digest, "{name}");
+        let head = model
+            .plan()
+            .weights
+            .iter()
+            .find(|w| w.parts[0].key.name == "lm_head");
+        assert_eq!(head.unwrap().elem, Elem::BF16);
+        let report = verify::verify(&mut model, &reference, 1.0).unwrap();
+        for schedule in &report.schedules {
+            // Values are off by up to 1/16 of themselves; the logits have a standard deviation of 0.8 to 1.
+            assert_eq!(schedule.rows_differing, 0, "{name} {}", schedule.name);
+            assert!(
+                (1e-3..0.5).contains(&schedule.max_diff),
+                "{name} {schedule:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_quantized_is_not_quantized_again() {
+    for name in [CHANNEL, "llama-gguf-q8_0"] {
+        let error = prepared(&fixture(name))
+            .unwrap()
+            .quantize_fp8()
+            .unwrap_err();
+        let said = error.to_string();
+        assert!(
+            said.contains("quantized already") && said.contains("--quantization"),
+            "{said}"
+        );
+    }
+}
