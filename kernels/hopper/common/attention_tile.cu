@@ -3,11 +3,12 @@
 // (attention.cuh), the bits of attention_split.cu.
 //
 // A tile is the query heads of one KV head for up to 128 / group consecutive rows of a work item of the step block. Two
-// warpgroups take 64 pairs each; one warp brings K and V by bulk copies, two steps ahead. A tile walks all its cuts and merges
-// them in registers. The last tile of an item comes first: it has the most keys.
+// warpgroups take 64 pairs each; one warp brings K and V by bulk copies, two steps ahead. While a step's values are added up, the
+// next step's scores and their softmax are made. A tile walks all its cuts; the merged total waits in shared memory, where each
+// thread has its part. The last tile of an item comes first: it has the most keys.
 //
 // block 384; grid [kv_heads, rows / (128 / group) + slots] (integer quotients; group = heads / kv_heads <= 128), or less where
-// fewer tiles can arise; dynamic shared memory 5 * 128 * head_dim * 2 + 1024 bytes; scratch (a parameter) unused; rows as the grid says. Buffers
+// fewer tiles can arise; dynamic shared memory 7 * 256 * head_dim + 1024 bytes; scratch (a parameter) unused; rows as the grid says. Buffers
 // aligned to 16 bytes, pools to 128. pdl = true.
 #include "attention.cuh"
 #include "wgmma_attention.cuh"
@@ -84,9 +85,7 @@ __device__ inline void consume(const Shared& tile, unsigned char* memory, u32 q_
     u32 group = heads / kv_heads, pairs = tile.rows * group, first_head = kv_head * group;
     u32 live = tile.position + tile.rows, steps = (live + STEP_KEYS - 1) / STEP_KEYS;
     u32 my_pairs = min(PART, pairs - part * PART); // at least 1
-    // Positions of the part's first and last pair: steps past the last are no business of it.
-    u32 first_position = tile.position + part * PART / group;
-    u32 last_position = tile.position + (part * PART + my_pairs - 1) / group;
+    u32 first_position = tile.position + part * PART / group; // of the part's first pair
 
     // The queries, bf16, [panel, 64 pairs, 64 dims] with swizzled chunks.
     u32 q_part = q_offset + part * PANELS * PART * 128;
@@ -113,25 +112,16 @@ __device__ inline void consume(const Shared& tile, unsigned char* memory, u32 q_
     }
     u32 base = __shfl_sync(0xffffffffu, shared_address(memory), 0);
     u64 q_matrix = matrix_at(base + q_part, 16, 1024);
+    float4* total = (float4*)(memory + q_offset + PAIRS * DIM * 2) + part * 128 * (OUT / 4) + thread; // stride 128
     float cut_m[2] = {minus_infinity(), minus_infinity()}, cut_l[2] = {0.0f, 0.0f}, cut_o[OUT];
-    float total_m[2] = {minus_infinity(), minus_infinity()}, total_l[2] = {0.0f, 0.0f}, total_o[OUT];
-#pragma unroll
-    for (u32 i = 0; i < OUT; ++i) total_o[i] = 0.0f;
+    float total_m[2] = {minus_infinity(), minus_infinity()}, total_l[2] = {0.0f, 0.0f};
+    float score[64];
+    u32 weights[8][4];
 
-    for (u32 i = 0; i < steps; ++i) {
-        u32 at = i % STAGES, parity = i / STAGES & 1, step_first = i * STEP_KEYS;
-        u32 k_at = base + at * 2 * STEP_BYTES<DIM>, v_at = k_at + STEP_BYTES<DIM>;
-        if (step_first > last_position) {
-            // The other part's keys alone.
-            barrier_wait(full_k + 8 * at, parity);
-            if (lane == 0) barrier_arrive(empty_k + 8 * at);
-            barrier_wait(full_v + 8 * at, parity);
-            if (lane == 0) barrier_arrive(empty_v + 8 * at);
-            continue;
-        }
-        float score[64];
-        barrier_wait(full_k + 8 * at, parity);
-        u64 k_matrix = matrix_at(k_at, 16, GROUP_BYTES<DIM>);
+    auto make_scores = [&](u32 i) {
+        u64 k_matrix = matrix_at(base + i % STAGES * 2 * STEP_BYTES<DIM>, 16, GROUP_BYTES<DIM>);
+        barrier_wait(full_k + 8 * (i % STAGES), i / STAGES & 1);
+        hold(score);
         wgmma_begin();
 #pragma unroll
         for (u32 c = 0; c < DIM / 16; ++c) {
@@ -139,10 +129,20 @@ __device__ inline void consume(const Shared& tile, unsigned char* memory, u32 q_
             wgmma_scores(score, q_matrix + q_off, k_matrix + k_off, c);
         }
         wgmma_commit();
-        wgmma_wait<0>();
-        hold(score);
-        if (lane == 0) barrier_arrive(empty_k + 8 * at);
-
+    };
+    auto add_values = [&](u32 i) {
+        u64 v_matrix = matrix_at(base + (2 * (i % STAGES) + 1) * STEP_BYTES<DIM>, ATOM_BYTES, GROUP_BYTES<DIM>);
+        hold(cut_o);
+        wgmma_begin();
+#pragma unroll
+        for (u32 c = 0; c < STEP_KEYS / 16; ++c) {
+            wgmma_values(cut_o, weights[c], v_matrix + c * (2 * GROUP_BYTES<DIM> / 16), c == 0 ? i % 2 : 1);
+        }
+        wgmma_commit();
+    };
+    // Scores become weights in place; c is what the cut's output is scaled by. A cut takes two steps.
+    auto weigh = [&](u32 i, float(&c)[2]) {
+        u32 step_first = i * STEP_KEYS;
         if (step_first + STEP_KEYS - 1 > first_position) {
 #pragma unroll
             for (u32 e = 0; e < 64; ++e) {
@@ -150,80 +150,131 @@ __device__ inline void consume(const Shared& tile, unsigned char* memory, u32 q_
                 if (key > position[e / 2 % 2]) score[e] = minus_infinity();
             }
         }
-        bool fresh = step_first % CUT_KEYS == 0;
-        if (fresh) {
-            cut_m[0] = cut_m[1] = minus_infinity();
-            cut_l[0] = cut_l[1] = 0.0f;
-        }
-        u32 weights[8][4];
+        bool fresh = i % 2 == 0;
+        float offset[2], largest[2][2], runs[2][4];
 #pragma unroll
         for (u32 h = 0; h < 2; ++h) {
-            float m = cut_m[h];
-            float other = minus_infinity();
-#pragma unroll
-            for (u32 n = 0; n < 16; ++n) {
-                m = fmaxf(m, score[4 * n + 2 * h]);
-                other = fmaxf(other, score[4 * n + 2 * h + 1]);
+            if (fresh) {
+                cut_m[h] = minus_infinity();
+                cut_l[h] = 0.0f;
             }
-            m = fmaxf(m, other);
+            largest[h][0] = fmaxf(cut_m[h], score[2 * h]);
+            largest[h][1] = score[2 * h + 1];
+        }
+#pragma unroll
+        for (u32 n = 1; n < 16; ++n) {
+#pragma unroll
+            for (u32 e = 0; e < 4; ++e) largest[e / 2][e % 2] = fmaxf(largest[e / 2][e % 2], score[4 * n + e]);
+        }
+#pragma unroll
+        for (u32 h = 0; h < 2; ++h) {
+            float m = fmaxf(largest[h][0], largest[h][1]);
             m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
             m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-            float c = rescale(cut_m[h], m, t), offset = offset_of(m, t), runs[4];
+            c[h] = rescale(cut_m[h], m, t);
+            offset[h] = offset_of(m, t);
             cut_m[h] = m;
+        }
 #pragma unroll
-            for (u32 n = 0; n < 16; ++n) {
-                float low = ex2(fmaf(score[4 * n + 2 * h], t, -offset));
-                float high = ex2(fmaf(score[4 * n + 2 * h + 1], t, -offset));
-                runs[n / 4] = n % 4 == 0 ? low : runs[n / 4] + low;
-                runs[n / 4] = runs[n / 4] + high;
-                weights[n / 2][n % 2 * 2 + h] = pack_bf16(low, high);
-            }
-            float fold = (runs[0] + runs[1]) + (runs[2] + runs[3]);
-            cut_l[h] = fmaf(cut_l[h], c, fold);
-            if (!fresh) {
+        for (u32 n = 0; n < 16; ++n) {
 #pragma unroll
-                for (u32 n = 0; n < OUT / 4; ++n) {
-                    cut_o[4 * n + 2 * h] *= c;
-                    cut_o[4 * n + 2 * h + 1] *= c;
-                }
+            for (u32 h = 0; h < 2; ++h) {
+                float low = ex2(fmaf(score[4 * n + 2 * h], t, -offset[h]));
+                float high = ex2(fmaf(score[4 * n + 2 * h + 1], t, -offset[h]));
+                runs[h][n / 4] = n % 4 == 0 ? low : runs[h][n / 4] + low;
+                runs[h][n / 4] = runs[h][n / 4] + high;
+                score[4 * n + 2 * h] = low;
+                score[4 * n + 2 * h + 1] = high;
             }
         }
-        barrier_wait(full_v + 8 * at, parity);
-        u32 keys = min(STEP_KEYS, live - step_first);
+#pragma unroll
+        for (u32 h = 0; h < 2; ++h) {
+            float fold = (runs[h][0] + runs[h][1]) + (runs[h][2] + runs[h][3]);
+            cut_l[h] = fmaf(cut_l[h], c[h], fold);
+        }
+    };
+    // Their registers are read until the values are added up.
+    auto hold_weights = [&] {
+#pragma unroll
+        for (u32 e = 0; e < 32; ++e) asm volatile("" : "+r"(weights[e / 4][e % 4])::"memory");
+    };
+    auto pack_weights = [&] {
+#pragma unroll
+        for (u32 e = 0; e < 32; ++e) weights[e / 4][e % 4] = pack_bf16(score[2 * e], score[2 * e + 1]);
+    };
+    // Merges a cut whose m and l are given; x and y scale the total and the cut.
+    auto merge_state = [&](const float(&m)[2], const float(&l_of)[2], float(&x)[2], float(&y)[2]) {
+#pragma unroll
+        for (u32 h = 0; h < 2; ++h) {
+            float l = l_of[h];
+            l += __shfl_xor_sync(0xffffffffu, l, 1);
+            l += __shfl_xor_sync(0xffffffffu, l, 2);
+            float larger = fmaxf(total_m[h], m[h]);
+            x[h] = rescale(total_m[h], larger, t);
+            y[h] = rescale(m[h], larger, t);
+            total_l[h] = fmaf(l, y[h], total_l[h] * x[h]);
+            total_m[h] = larger;
+        }
+    };
+#pragma unroll
+    for (u32 n = 0; n < OUT / 4; ++n) total[n * 128] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+
+    float c[2];
+    make_scores(0);
+    wgmma_wait<0>();
+    hold(score);
+    if (lane == 0) barrier_arrive(empty_k);
+    weigh(0, c);
+    pack_weights();
+    for (u32 i = 0; i + 1 < steps; ++i) {
+        make_scores(i + 1);
+        barrier_wait(full_v + 8 * (i % STAGES), i / STAGES & 1);
+        add_values(i);
+        wgmma_wait<1>();
+        hold(score);
+        if (lane == 0) barrier_arrive(empty_k + 8 * ((i + 1) % STAGES));
+        float m[2] = {cut_m[0], cut_m[1]}, l[2] = {cut_l[0], cut_l[1]};
+        weigh(i + 1, c);
+        wgmma_wait<0>();
+        hold(cut_o);
+        hold_weights();
+        if (lane == 0) barrier_arrive(empty_v + 8 * (i % STAGES));
+        if (i % 2 == 0) {
+#pragma unroll
+            for (u32 e = 0; e < OUT; ++e) cut_o[e] *= c[e / 2 % 2];
+        } else {
+            float x[2], y[2];
+            merge_state(m, l, x, y);
+#pragma unroll
+            for (u32 n = 0; n < OUT / 4; ++n) {
+                float4 o = total[n * 128];
+                total[n * 128] = make_float4(fmaf(cut_o[4 * n], y[0], o.x * x[0]), fmaf(cut_o[4 * n + 1], y[0], o.y * x[0]),
+                                             fmaf(cut_o[4 * n + 2], y[1], o.z * x[1]), fmaf(cut_o[4 * n + 3], y[1], o.w * x[1]));
+            }
+        }
+        pack_weights();
+    }
+    {
+        u32 i = steps - 1, at = i % STAGES, keys = live - i * STEP_KEYS;
+        barrier_wait(full_v + 8 * at, i / STAGES & 1);
         if (keys < STEP_KEYS) {
             // Values past the tile's last row may be anything, and 0 x NaN would be NaN.
-            clear_values<DIM>(memory + (v_at - base), keys, STEP_KEYS, thread, 128);
+            clear_values<DIM>(memory + (2 * at + 1) * STEP_BYTES<DIM>, keys, STEP_KEYS, thread, 128);
             async_fence();
             asm volatile("bar.sync %0, 128;" ::"r"(part + 1) : "memory");
         }
-        u64 v_matrix = matrix_at(v_at, ATOM_BYTES, GROUP_BYTES<DIM>);
-        hold(cut_o);
-        wgmma_begin();
-#pragma unroll
-        for (u32 c = 0; c < STEP_KEYS / 16; ++c) {
-            wgmma_values(cut_o, weights[c], v_matrix + c * (2 * GROUP_BYTES<DIM> / 16), c == 0 ? !fresh : 1);
-        }
-        wgmma_commit();
+        add_values(i);
         wgmma_wait<0>();
         hold(cut_o);
-        if (lane == 0) barrier_arrive(empty_v + 8 * at);
-        if (!fresh || step_first + STEP_KEYS > last_position) {
-            // The cut ends.
+        float x[2], y[2];
+        merge_state(cut_m, cut_l, x, y);
 #pragma unroll
-            for (u32 h = 0; h < 2; ++h) {
-                float l = cut_l[h];
-                l += __shfl_xor_sync(0xffffffffu, l, 1);
-                l += __shfl_xor_sync(0xffffffffu, l, 2);
-                float larger = fmaxf(total_m[h], cut_m[h]);
-                float x = rescale(total_m[h], larger, t), y = rescale(cut_m[h], larger, t);
-                total_l[h] = fmaf(l, y, total_l[h] * x);
-                total_m[h] = larger;
-#pragma unroll
-                for (u32 n = 0; n < OUT / 4; ++n) {
-                    total_o[4 * n + 2 * h] = fmaf(cut_o[4 * n + 2 * h], y, total_o[4 * n + 2 * h] * x);
-                    total_o[4 * n + 2 * h + 1] = fmaf(cut_o[4 * n + 2 * h + 1], y, total_o[4 * n + 2 * h + 1] * x);
-                }
-            }
+        for (u32 n = 0; n < OUT / 4; ++n) {
+            float4 o = total[n * 128];
+            cut_o[4 * n] = fmaf(cut_o[4 * n], y[0], o.x * x[0]);
+            cut_o[4 * n + 1] = fmaf(cut_o[4 * n + 1], y[0], o.y * x[0]);
+            cut_o[4 * n + 2] = fmaf(cut_o[4 * n + 2], y[1], o.z * x[1]);
+            cut_o[4 * n + 3] = fmaf(cut_o[4 * n + 3], y[1], o.w * x[1]);
         }
     }
 #pragma unroll
@@ -234,7 +285,7 @@ __device__ inline void consume(const Shared& tile, unsigned char* memory, u32 q_
         bf16* to = a + ((u64)(tile.row + pair / group) * heads + first_head + pair % group) * DIM + 2 * quad;
 #pragma unroll
         for (u32 n = 0; n < OUT / 4; ++n) {
-            *(u32*)(to + 8 * n) = pack_bf16(total_o[4 * n + 2 * h] * inverse, total_o[4 * n + 2 * h + 1] * inverse);
+            *(u32*)(to + 8 * n) = pack_bf16(cut_o[4 * n + 2 * h] * inverse, cut_o[4 * n + 2 * h + 1] * inverse);
         }
     }
 }
