@@ -26,7 +26,7 @@
 //! | `fill`, `gauge` | fill (weights of a model without any); read and peak (what the machine can do) |
 //!
 //! # Measured
-//! On an AMD EPYC of family 26 (Zen 5), 2 virtual cores at 2.6 GHz, AVX2 path, builds held off for the team's figures:
+//! On an AMD EPYC of family 26 (Zen 5), 2 virtual cores at 2.6 GHz, builds held off for the team's figures (AVX2 path):
 //!
 //! - `cargo bench -p metrale-host-kernels --bench team`: a step of 300 empty launches on two threads takes 14 us (one tile
 //!   each) to 45 us (eight), mean of 400 steps. Beside a process that holds one core, 300 launches of real tiles that take

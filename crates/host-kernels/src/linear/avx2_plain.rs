@@ -48,24 +48,33 @@ impl Load for formats::F16 {
 
 /// All rows of a tile against all its groups.
 pub(super) fn tile<F: Load>(work: &mut Work<'_, f32>) {
+    groups::<F>(work, 0);
+}
+
+/// All rows of a tile against its groups from `first` on. The caller's `Isa` says AVX2.
+pub(super) fn groups<F: Load>(work: &mut Work<'_, f32>, first: usize) {
     let rows = work.rows.clone();
     let mut row = rows.start;
     while row < rows.end {
         // SAFETY: only called when `Isa` says AVX2, which implies FMA and F16C.
         row += unsafe {
             match rows.end - row {
-                1 => across::<F, 8, 1>(work, row),
-                2 | 3 => across::<F, 4, 2>(work, row),
-                _ => across::<F, 2, 4>(work, row),
+                1 => across::<F, 8, 1>(work, row, first),
+                2 | 3 => across::<F, 4, 2>(work, row, first),
+                _ => across::<F, 2, 4>(work, row, first),
             }
         };
     }
 }
 
-/// `R` rows against all groups, `G` at a time. Gives `R`.
+/// `R` rows against the groups from `first` on, `G` at a time. Gives `R`.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn across<F: Load, const G: usize, const R: usize>(work: &mut Work<'_, f32>, row: usize) -> usize {
-    let mut group = 0;
+fn across<F: Load, const G: usize, const R: usize>(
+    work: &mut Work<'_, f32>,
+    row: usize,
+    first: usize,
+) -> usize {
+    let mut group = first;
     while group + G <= work.groups {
         block::<F, G, R>(work, row, group);
         group += G;

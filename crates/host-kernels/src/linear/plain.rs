@@ -35,6 +35,10 @@ fn portable<F: Format>(work: &mut Work<'_, f32>) {
 macro_rules! inner {
     ($format:ty, $isa:expr, $work:expr) => {{
         #[cfg(target_arch = "x86_64")]
+        if $isa.has_avx512() {
+            return super::avx512_plain::tile::<$format>($work);
+        }
+        #[cfg(target_arch = "x86_64")]
         if $isa.has_avx2() {
             return super::avx2_plain::tile::<$format>($work);
         }
