@@ -128,3 +128,31 @@ pub(crate) fn elems<'de, D: Deserializer<'de>>(d: D) -> Result<BTreeMap<String, 
 pub(crate) fn f32_elem() -> Elem {
     Elem::F32
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(path: &str) -> Result<String, LibraryError> {
+        let text = match path {
+            "circuits/base.toml" => "list = [1, 2]\nkept = 'a'\n[t]\nx = 1\ny = { d = 2, e = 3 }\n",
+            "circuits/foo.toml" => {
+                "extends = ['base.toml']\nlist = [3]\n[t]\nx = false\ny = { d = false }\nz = false\n"
+            }
+            "circuits/circle.toml" => "extends = ['circle.toml']\n",
+            other => return Err(LibraryError::new(other, "missing")),
+        };
+        Ok(text.to_owned())
+    }
+
+    #[test]
+    fn tables_join_lists_are_replaced_and_false_removes() {
+        let got: toml::Table = read_extending("circuits/foo.toml", &files).unwrap();
+        let want: toml::Table =
+            toml::from_str("list = [3]\nkept = 'a'\n[t]\ny = { e = 3 }\nz = false\n").unwrap();
+        assert_eq!(got, want);
+        let circle = read_extending::<toml::Table>("circuits/circle.toml", &files);
+        assert!(circle.unwrap_err().to_string().contains("circle"));
+        assert!(read_extending::<toml::Table>("circuits/none.toml", &files).is_err());
+    }
+}
