@@ -106,6 +106,8 @@ impl<S: Clone> Planner<S> {
             self.keep_rest();
             return None;
         }
+        // Blocks that were given back when step n was applied may be handed out now: no row may read them any more.
+        self.plan.tables.append(&mut self.moved);
         self.count_left();
         self.admit(kv, spill, effects);
         Some(&self.plan)
