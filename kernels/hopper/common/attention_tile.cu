@@ -8,8 +8,8 @@
 // thread has its part. The last tile of an item comes first: it has the most keys.
 //
 // block 384; grid [kv_heads, rows / (128 / group) + slots] (integer quotients; group = heads / kv_heads <= 128), or less where
-// fewer tiles can arise; dynamic shared memory 7 * 256 * head_dim + 1024 bytes; scratch (a parameter) unused; rows as the grid says. Buffers
-// aligned to 16 bytes, pools to 128. pdl = true.
+// fewer tiles can arise; dynamic shared memory 7 * 256 * head_dim + 1024 bytes; scratch (a parameter) unused; rows as the grid
+// says. Buffers aligned to 16 bytes, pools to 128. pdl = true.
 #include "attention.cuh"
 #include "wgmma_attention.cuh"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Kernels that move rows: embed (row-major and packed bf16 tables), gather_rows, to_bf16. 16-byte accesses; buffers aligned
+// Kernels that move rows: embed (packed bf16 tables), gather_rows, to_bf16. 16-byte accesses; buffers aligned
 // to 16 bytes; any number of rows. pdl = true for each; no dynamic shared memory, no scratch.
 #include "numeric.cuh"
 #include "pdl.cuh"
@@ -7,11 +7,14 @@
 
 constexpr u32 THREADS = 256;
 
-// embed: rows of the table by token id, eight columns a thread. Spec embed/dequant_f32.
-// PACKED: the table as linear/bf16_k16 keeps it: tiles of 128 rows x 64 columns, tile order [row / 128][column / 64], the
-// 16-byte chunk c of a row of a tile at place c xor (row mod 8).
-template <bool PACKED>
-__device__ void embed(const bf16* table, float* out, u32 hidden, u32 vocab, float scale, Step step) {
+// embed: rows of the table by token id, eight columns a thread. Spec embed/dequant_f32. The table is as linear/bf16_k16 keeps
+// it: tiles of 128 rows x 64 columns, tile order [row / 128][column / 64], the 16-byte chunk c of a row of a tile at place c xor
+// (row mod 8).
+//
+// block 256, grid [rows, tiles(hidden, 2048)]; hidden a multiple of 64.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    embed_bf16_packed(const bf16* table, float* out, u32 hidden, u32 vocab, float scale, const u32* s) {
+    Step step{s};
     pdl_launch();
     u32 row = blockIdx.x, col = (blockIdx.y * THREADS + threadIdx.x) * 8;
     bool live = row < step.rows() && col < hidden;
@@ -20,12 +23,8 @@ __device__ void embed(const bf16* table, float* out, u32 hidden, u32 vocab, floa
     u32 id = step.ids()[row];
     uint4 raw = make_uint4(0, 0, 0, 0);
     if (id < vocab) {
-        u64 at = (u64)id * hidden + col;
-        if (PACKED) {
-            u64 tile = (u64)(id / 128) * (hidden / 64) + col / 64;
-            at = tile * (128 * 64) + id % 128 * 64 + (col % 64 / 8 ^ id % 8) * 8;
-        }
-        raw = *(const uint4*)(table + at);
+        u64 tile = (u64)(id / 128) * (hidden / 64) + col / 64;
+        raw = *(const uint4*)(table + tile * (128 * 64) + id % 128 * 64 + (col % 64 / 8 ^ id % 8) * 8);
     } else if (col == 0) {
         report(step, FAULT_TOKEN, row, id, vocab);
     }
@@ -39,18 +38,6 @@ __device__ void embed(const bf16* table, float* out, u32 hidden, u32 vocab, floa
     float* to = out + (u64)row * hidden + col;
     *(float4*)to = make_float4(value[0], value[1], value[2], value[3]);
     *(float4*)(to + 4) = make_float4(value[4], value[5], value[6], value[7]);
-}
-
-// block 256, grid [rows, tiles(hidden, 2048)]; hidden a multiple of 8.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    embed_bf16_rows(const bf16* table, float* out, u32 hidden, u32 vocab, float scale, const u32* s) {
-    embed<false>(table, out, hidden, vocab, scale, Step{s});
-}
-
-// block 256, grid [rows, tiles(hidden, 2048)]; hidden a multiple of 64.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    embed_bf16_packed(const bf16* table, float* out, u32 hidden, u32 vocab, float scale, const u32* s) {
-    embed<true>(table, out, hidden, vocab, scale, Step{s});
 }
 
 // gather_rows, spec f32. block 256, grid [logits_rows, tiles(cols, 1024)]; cols a multiple of 4.
