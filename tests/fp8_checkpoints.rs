@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! fp8 checkpoints: what is packed, what is refused and in which words, and quantization while loading.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

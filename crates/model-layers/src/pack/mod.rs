@@ -201,7 +201,7 @@ impl Packer<'_> {
             })
     }
 
-    /// Rows that staging holds at once.
+    /// Rows that staging holds at once: whole groups of eight where it holds one, since packed scales may be shared by a group.
     fn per_piece(&self, name: &str, row_bytes: u64) -> Result<u64, PackError> {
         let staging = self.plan.memory.span(self.plan.staging).bytes;
         match staging / row_bytes {
@@ -210,7 +210,8 @@ impl Packer<'_> {
                 row_bytes,
                 staging,
             }),
-            rows => Ok(rows),
+            rows @ 1..8 => Ok(rows),
+            rows => Ok(rows / 8 * 8),
         }
     }
 
