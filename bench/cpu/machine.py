@@ -33,18 +33,6 @@ def busy_seconds():
     return (user + nice + system + irq + softirq + steal) / TICK
 
 
-def thread_seconds(pid):
-    """Processor seconds of a process that lives, to the nanosecond: the sum of its threads."""
-    total = 0
-    for task in os.listdir(f"/proc/{pid}/task"):
-        try:
-            with open(f"/proc/{pid}/task/{task}/schedstat") as f:
-                total += int(f.read().split()[0])
-        except OSError:
-            pass  # a thread that ended meanwhile
-    return total * 1e-9
-
-
 def process_seconds(pid):
     """Processor seconds of one process, all its threads; 0 once it has gone."""
     try:

@@ -5,6 +5,7 @@
     python3 bench/cpu/measure.py                       # target/release/met serving the default recipe
     python3 bench/cpu/measure.py --model FILE.gguf --peer LLAMA_BUILD    # and llama.cpp, in alternating pairs
 
+The engine is measured by `met bench`, without HTTP, as llama.cpp is measured through its library; start by `met bench start`.
 Each number is the median of at least five runs after one warm-up; with llama.cpp, of pairs that run one after the other.
 A run or pair during which others took more than --quiet of the machine is done again, up to ten times; the raw rows
 show that share for every run that was kept.
@@ -15,6 +16,7 @@ import os
 import statistics
 
 from machine import CORES, Others, sheet, wait_for_quiet
+from offline import Offline
 from peer import Peer
 from served import Served
 
@@ -60,23 +62,16 @@ class Table:
             print(f"| {name} | {unit} | {', '.join(f'{value:.4g} ({share:.0%})' for value, share in rows)} |")
 
 
-def start(table, met, model, arguments):
+def start(table, offline):
     """Seconds to listening and to the first token; a server each run, its files in the page cache."""
-
-    def run(_):
-        served = Served(met, model, arguments)
-        first = served.first_token()
-        served.end()
-        return served.listening, first
-
-    rounds = [row[0] for row in table.rounds([([], run)])]
+    rounds = [row[0] for row in table.rounds([([], lambda _: offline.start())])]
     return [
         table.keep(name, "s", [(both[i], share) for both, share in rounds])
         for i, name in enumerate(["listening", "first token"])
     ]
 
 
-def speeds(table, served, peer, only):
+def speeds(table, offline, peer, only):
     """Decode, concurrent streams and prefill: (name, ours, peer's, median of the ratios of the pairs)."""
     work = [
         ("decode, 1 stream", lambda side, i: side.decode(TOKENS, SHORT, 10 * i)),
@@ -88,7 +83,9 @@ def speeds(table, served, peer, only):
     for name, run in work:
         if only not in name:
             continue
-        sides = [([side.process.pid], lambda i, side=side: run(side, i)) for side in (served, peer) if side]
+        sides = [([], lambda i: run(offline, i))]
+        if peer:
+            sides.append(([peer.process.pid], lambda i: run(peer, i)))
         columns = list(zip(*table.rounds(sides)))
         ours = table.keep(name, "tokens/s", columns[0])
         if not peer:
@@ -122,13 +119,13 @@ def main():
         parser.error(f"--peer needs the weights as a file: {peer_model} is none; give --peer-model GGUF")
 
     # The start is that of `met serve` as anyone types it, with the pool that it chooses.
-    listening, first = start(table, met, model, flags[2:])
-    served = Served(met, model, flags, arguments.clock)
+    listening, first = start(table, Offline(met, model, flags[2:]))
+    served = Served(met, model, flags)
     served.first_token()
     resident, planned, config = served.resident(), served.planned(), served.settings()
-    peer = Peer(arguments.peer, peer_model, arguments.threads, arguments.peer_variant, arguments.clock) if arguments.peer else None
-    rows = list(speeds(table, served, peer, arguments.only))
     served.end()
+    peer = Peer(arguments.peer, peer_model, arguments.threads, arguments.peer_variant, arguments.clock) if arguments.peer else None
+    rows = list(speeds(table, Offline(met, model, flags, arguments.clock), peer, arguments.only))
     if peer:
         peer.end()
 

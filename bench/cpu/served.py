@@ -9,28 +9,15 @@ import signal
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 
-from machine import thread_seconds
-
 UNITS = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
-
-
-def prompt(length, seed):
-    """Token ids without meaning, no two prompts with a common beginning: nothing is found in a prefix cache."""
-    state, ids = seed * 7919 + 12345, []
-    for _ in range(length):
-        state = (state * 1103515245 + 12345) % 2**31
-        ids.append(100 + (state >> 8) % 40000)
-    return ids
 
 
 class Served:
     """`met serve`, from the start of its process on."""
 
-    def __init__(self, met, model, arguments, clock="wall"):
-        self.clock = clock
+    def __init__(self, met, model, arguments):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -48,11 +35,6 @@ class Served:
             except ConnectionRefusedError:
                 self.alive()
                 time.sleep(0.0005)
-        self.listening = time.monotonic() - self.begun
-
-    def now(self):
-        """Seconds by the clock that was asked for: the wall's, or the processor time of the server."""
-        return time.monotonic() if self.clock == "wall" else thread_seconds(self.process.pid)
 
     def alive(self):
         if self.process.poll() is not None:
@@ -97,41 +79,6 @@ class Served:
                     return time.monotonic() - self.begun
             self.alive()
             time.sleep(0.001)
-
-    def complete(self, ids, tokens):
-        """A greedy completion: seconds to the first and to the last of exactly `tokens` tokens."""
-        body = {"prompt": ids, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
-        begun, first, last, counted = self.now(), None, None, None
-        for _, event in self.events("/v1/completions", body):
-            if event["choices"]:
-                last = self.now() - begun
-                first = first or last
-            if event.get("usage"):
-                counted = event["usage"]["completion_tokens"]
-        if counted != tokens:
-            raise SystemExit(f"{counted} tokens came, {tokens} were asked for")
-        return first, last
-
-    def decode(self, tokens, length, seed):
-        """Tokens per second of one stream after its first token; a prompt of `length` tokens."""
-        first, last = self.complete(prompt(length, seed), tokens)
-        return (tokens - 1) / (last - first)
-
-    def streams(self, count, tokens, length, seed):
-        """Tokens per second of `count` streams together; prompts of `length` tokens, whose time is included."""
-        seeds = range(seed, seed + count)
-        threads = [threading.Thread(target=self.complete, args=(prompt(length, s), tokens)) for s in seeds]
-        begun = self.now()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return count * tokens / (self.now() - begun)
-
-    def prefill(self, length, seed):
-        """Prompt tokens per second, up to and with the first token of the answer."""
-        first, _ = self.complete(prompt(length, seed), 1)
-        return length / first
 
     def resident(self):
         """Resident bytes, once they have stopped to grow: the KV pool is populated in the background."""

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The loaded model as a benchmark's target.
 
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use metrale_bench::{
@@ -13,13 +13,13 @@ use metrale_core::{ArenaKind, KV_BLOCK};
 use metrale_model_engine::gauge::{self, StepShape};
 use metrale_model_engine::{Engine, TransformerModel};
 use metrale_sampling::{Sampling, SamplingFields};
-use metrale_scheduler::{Delivery, Event, Request};
+use metrale_scheduler::{Delivery, Event, EventSink, Request};
 use metrale_telemetry::EnergyMeter;
 
 use super::{Opened, Weights};
 
-/// A token that takes longer means that the engine stands still.
-const LONGEST: Duration = Duration::from_secs(300);
+/// Between the ends of two sequences; more means that the engine stands still.
+const LONGEST: Duration = Duration::from_secs(1800);
 
 /// An opened model under measurement.
 pub struct Measured {
@@ -180,21 +180,29 @@ impl Target for Measured {
         let greedy = Sampling::new(&greedy, 0).map_err(|e| TargetError::new(e.to_string()))?;
         let handle = self.engine()?.handle().clone();
         let (sender, receiver) = channel();
-        let count = prompts.len();
-        let started = Instant::now();
+        let batch = Arc::new(Batch {
+            started: Instant::now(),
+            count: prompts.len(),
+            seen: Mutex::new(Seen::default()),
+        });
         for (index, prompt) in prompts.into_iter().enumerate() {
             let request = Request::new(handle.fresh_id(), prompt, greedy, output);
-            let sender = sender.clone();
-            let sink = move |event: Event| match sender.send((index, started.elapsed(), event)) {
-                Ok(()) => Delivery::Taken,
-                Err(_) => Delivery::Gone,
+            let watch = Watch {
+                index,
+                timeline: Timeline::default(),
+                batch: Arc::clone(&batch),
+                sender: sender.clone(),
             };
             handle
-                .submit(request, Box::new(sink))
+                .submit(request, Box::new(watch))
                 .map_err(|e| TargetError::new(e.to_string()))?;
         }
         drop(sender);
-        collect(&receiver, count, output)
+        let timelines = collect(&receiver, batch.count, output)?;
+        Ok(Generated {
+            timelines,
+            processor_seconds_per_token: batch.seen().per_token(),
+        })
     }
 
     fn processor_seconds(&mut self) -> Option<f64> {
@@ -220,63 +228,116 @@ fn processor_seconds() -> Option<f64> {
     Some(total)
 }
 
-/// What `count` sequences of exactly `output` tokens gave.
+/// Sequences that started together.
+struct Batch {
+    started: Instant,
+    count: usize,
+    seen: Mutex<Seen>,
+}
+
+/// What the engine's thread has seen of a batch.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    tokens: u32,
+    begun: usize,
+    /// Tokens and processor seconds when all had begun, and when the first ended.
+    from: Option<(u32, f64)>,
+    to: Option<(u32, f64)>,
+}
+
+impl Batch {
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        // Counts: no panic leaves them half changed.
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seen {
+    /// Processor seconds of a token while all decode.
+    fn per_token(&self) -> Option<f64> {
+        let ((a, begin), (b, end)) = (self.from?, self.to?);
+        (b > a).then(|| (end - begin) / f64::from(b - a))
+    }
+}
+
+/// What a sequence gave, or why it gave no more, and which sequence.
+type Ended = (usize, Result<Timeline, String>);
+
+/// Notes the times of one sequence where they arise. Nobody is woken before its end: waking a thread costs the engine's more
+/// than all else that a token does.
+struct Watch {
+    index: usize,
+    timeline: Timeline,
+    batch: Arc<Batch>,
+    sender: Sender<Ended>,
+}
+
+impl EventSink for Watch {
+    fn deliver(&mut self, event: Event) -> Delivery {
+        let end = match event {
+            Event::Admitted { cached_tokens } => {
+                self.timeline.cached = cached_tokens;
+                return Delivery::Taken;
+            }
+            Event::Token { .. } => {
+                let at = self.batch.started.elapsed().as_secs_f64();
+                let mut seen = self.batch.seen();
+                seen.tokens += 1;
+                if self.timeline.tokens.is_empty() {
+                    seen.begun += 1;
+                    if seen.begun == self.batch.count {
+                        seen.from = processor_seconds().map(|s| (seen.tokens, s));
+                    }
+                }
+                self.timeline.tokens.push(at);
+                return Delivery::Taken;
+            }
+            Event::Prompt { .. } => return Delivery::Taken,
+            Event::Finished { .. } => {
+                let mut seen = self.batch.seen();
+                if seen.to.is_none() {
+                    seen.to = processor_seconds().map(|s| (seen.tokens, s));
+                }
+                Ok(std::mem::take(&mut self.timeline))
+            }
+            Event::Failed(fault) => Err(fault.to_string()),
+        };
+        match self.sender.send((self.index, end)) {
+            Ok(()) => Delivery::Taken,
+            Err(_) => Delivery::Gone,
+        }
+    }
+}
+
+/// The timelines of `count` sequences, each of exactly `output` tokens.
 fn collect(
-    receiver: &Receiver<(usize, Duration, Event)>,
+    receiver: &Receiver<Ended>,
     count: usize,
     output: u32,
-) -> Result<Generated, TargetError> {
+) -> Result<Vec<Timeline>, TargetError> {
     let mut timelines = vec![Timeline::default(); count];
-    let (mut running, mut begun, mut tokens) = (count, 0, 0u32);
-    // Tokens and processor seconds when all had begun, and when the first ended.
-    let (mut from, mut to) = (None, None);
-    while running > 0 {
-        let (index, at, event) = match receiver.recv_timeout(LONGEST) {
-            Ok(event) => event,
+    for _ in 0..count {
+        let (index, timeline) = match receiver.recv_timeout(LONGEST) {
+            Ok(ended) => ended,
             Err(RecvTimeoutError::Timeout) => {
-                let what = format!("no token came within {LONGEST:?}");
+                let what = format!("no sequence ended within {LONGEST:?}");
                 return Err(TargetError::new(what));
             }
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(TargetError::new("the engine went away"));
             }
         };
-        let timeline = &mut timelines[index];
-        match event {
-            Event::Admitted { cached_tokens } => timeline.cached = cached_tokens,
-            Event::Token { .. } => {
-                tokens += 1;
-                begun += usize::from(timeline.tokens.is_empty());
-                timeline.tokens.push(at.as_secs_f64());
-                if begun == count && from.is_none() {
-                    from = processor_seconds().map(|s| (tokens, s));
-                }
-            }
-            Event::Prompt { .. } => {}
-            Event::Finished { reason, .. } => {
-                if running == count {
-                    to = processor_seconds().map(|s| (tokens, s));
-                }
-                running -= 1;
-                if timeline.tokens.len() != output as usize {
-                    let what = format!(
-                        "a sequence ended after {} of {output} tokens ({reason:?})",
-                        timeline.tokens.len()
-                    );
-                    return Err(TargetError::new(what));
-                }
-            }
-            Event::Failed(fault) => return Err(TargetError::new(fault.to_string())),
+        let timeline = timeline.map_err(TargetError::new)?;
+        if timeline.tokens.len() != output as usize {
+            let what = format!(
+                "a sequence ended after {} of {output} tokens",
+                timeline.tokens.len()
+            );
+            return Err(TargetError::new(what));
         }
+        timelines[index] = timeline;
     }
-    let processor_seconds_per_token = match (from, to) {
-        (Some((a, begin)), Some((b, end))) if b > a => Some((end - begin) / f64::from(b - a)),
-        _ => None,
-    };
-    Ok(Generated {
-        timelines,
-        processor_seconds_per_token,
-    })
+    Ok(timelines)
 }
 
 fn shape(step: Step) -> StepShape {
