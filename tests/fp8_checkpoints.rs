@@ -2,8 +2,6 @@
 //! fp8 checkpoints: what is packed, what is refused and in which words, and quantization while loading.
 #![allow(clippy::unwrap_used)]
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 
 use std::fs;
