@@ -152,3 +152,58 @@ pub(crate) const FILL: &[ArgDecl] = &[
 ];
 pub(crate) const READ: &[ArgDecl] = &[r("src"), w("out"), u("quads")];
 pub(crate) const PEAK: &[ArgDecl] = &[w("out"), u("rounds"), u("cells")];
+pub(crate) const CONV1D: &[ArgDecl] = &[
+    r("x"),
+    r("w"),
+    r("bias"),
+    rw("conv"),
+    w("y"),
+    u("channels"),
+    u("width"),
+    u("has_bias"),
+    STEP,
+];
+pub(crate) const GATED_DELTA: &[ArgDecl] = &[
+    r("qkv"),
+    r("ba"),
+    r("a_log"),
+    r("dt_bias"),
+    rw("state"),
+    w("y"),
+    u("key_heads"),
+    u("value_heads"),
+    u("key_dim"),
+    u("value_dim"),
+    f("eps"),
+    STEP,
+];
+pub(crate) const SSM_SCAN: &[ArgDecl] = &[
+    r("xbc"),
+    r("dt"),
+    r("a_log"),
+    r("dt_bias"),
+    r("skip"),
+    rw("state"),
+    w("y"),
+    u("heads"),
+    u("head_dim"),
+    u("groups"),
+    u("state_dim"),
+    f("dt_min"),
+    f("dt_max"),
+    STEP,
+];
+pub(crate) const GATED_NORM: &[ArgDecl] = &[
+    r("x"),
+    r("z"),
+    r("w"),
+    w("y"),
+    u("cols"),
+    u("group"),
+    u("w_cols"),
+    u("gate_first"),
+    f("eps"),
+    STEP,
+];
+pub(crate) const SIGMOID_GATE: &[ArgDecl] = &[rw("x"), r("gate"), u("cols"), u("gates"), STEP];
+pub(crate) const RELU2: &[ArgDecl] = &[r("x"), w("y"), u("cols"), STEP];

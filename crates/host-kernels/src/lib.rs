@@ -22,6 +22,7 @@
 //! | `latent` | head_norm, rope_part, latent_write |
 //! | `variants` | scale, softcap, geglu |
 //! | `embed`, `pack`, `formats`, [`layout`] | embed, pack, and the packed layout |
+//! | `recurrent` | conv1d, gated_delta, ssm_scan, gated_norm, sigmoid_gate, relu2 |
 //! | `sample` | sample |
 //! | `fill`, `gauge` | fill (weights of a model without any); read and peak (what the machine can do) |
 //!
@@ -58,6 +59,7 @@ mod norm;
 mod pack;
 pub mod point;
 mod quantize;
+mod recurrent;
 mod rope;
 mod sample;
 mod scratch;
@@ -73,7 +75,7 @@ pub use scratch::Scratch;
 
 /// Every point of class cpu.
 pub fn points() -> impl Iterator<Item = &'static HostPoint> {
-    static SINGLE: [&HostPoint; 30] = [
+    static SINGLE: [&HostPoint; 36] = [
         &kv::TABLES,
         &rope::ROPE_ANGLES,
         &rope::ROPE,
@@ -93,6 +95,12 @@ pub fn points() -> impl Iterator<Item = &'static HostPoint> {
         &attention::ATTENTION_F32,
         &attention::ATTENTION_BF16,
         &attention::ATTENTION_F16,
+        &recurrent::CONV1D,
+        &recurrent::GATED_DELTA,
+        &recurrent::SSM_SCAN,
+        &recurrent::GATED_NORM,
+        &recurrent::SIGMOID_GATE,
+        &recurrent::RELU2,
         &sample::SAMPLE,
         &gauge::READ,
         &gauge::PEAK,

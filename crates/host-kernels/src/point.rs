@@ -77,6 +77,14 @@ pub enum TileFault {
         /// The entry.
         block: u32,
     },
+    /// A slot that the state of sequences does not hold.
+    #[error("slot {slot} lies past the {slots} that hold state")]
+    Slot {
+        /// The slot.
+        slot: u32,
+        /// How many there are.
+        slots: usize,
+    },
     /// A table write outside the tables.
     #[error("a table delta writes entry {entry} of {entries}")]
     Delta {

@@ -7,6 +7,7 @@ use std::ops::Range;
 use metrale_core::Access;
 
 use super::{Args, Plain};
+use crate::point::TileFault;
 
 /// How a launch is cut: `rows` in blocks of `row_block`, `cols` units in blocks of `col_block`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,8 @@ pub struct Tile<'a> {
     args: &'a Args,
     rows: Range<usize>,
     cols: Range<usize>,
+    /// Whether the tile holds every row of the launch.
+    every_row: bool,
     /// Written arguments already handed out, by position.
     taken: u32,
 }
@@ -76,6 +79,7 @@ impl<'a> Tile<'a> {
             args,
             rows,
             cols,
+            every_row: grid.rows <= grid.row_block,
             taken: 0,
         }
     }
@@ -168,6 +172,36 @@ impl<'a> Tile<'a> {
     }
 }
 
+impl<'a> Tile<'a> {
+    /// The tile's units (its column units) of a state span `[slots, units, unit]`: any slot, own units only. The launch
+    /// must be cut by units alone.
+    pub(crate) fn slot_output<T: Plain>(
+        &mut self,
+        at: usize,
+        units: usize,
+        unit: usize,
+    ) -> SlotOut<'a, T> {
+        assert!(
+            self.args.access[at] != Access::Read,
+            "argument {at} is read only"
+        );
+        assert!(self.taken & 1 << at == 0, "argument {at} was taken before");
+        assert!(
+            self.cols.end <= units && self.every_row,
+            "not cut by units alone"
+        );
+        self.taken |= 1 << at;
+        let (ptr, len) = self.args.values::<T>(at);
+        SlotOut {
+            ptr,
+            slots: len / (units * unit),
+            own: self.cols.start * unit..self.cols.end * unit,
+            per_slot: units * unit,
+            life: PhantomData,
+        }
+    }
+}
+
 /// Where the columns of a written row lie.
 #[derive(Clone, Copy)]
 pub(crate) struct RowShape {
@@ -193,6 +227,41 @@ impl RowShape {
             width: cols,
             unit: cols,
         }
+    }
+
+    /// Rows of `units` column units of `unit` values.
+    pub(crate) fn units(units: usize, unit: usize) -> RowShape {
+        RowShape {
+            first: 0,
+            ld: units * unit,
+            base: 0,
+            width: units * unit,
+            unit,
+        }
+    }
+}
+
+/// A tile's units of a written state span.
+pub(crate) struct SlotOut<'a, T> {
+    ptr: *mut T,
+    slots: usize,
+    own: Range<usize>,
+    per_slot: usize,
+    life: PhantomData<&'a mut [T]>,
+}
+
+impl<T: Plain> SlotOut<'_, T> {
+    /// The tile's values of `slot`.
+    #[inline]
+    pub(crate) fn slot(&mut self, slot: u32) -> Result<&mut [T], TileFault> {
+        let slots = self.slots;
+        if slot as usize >= slots {
+            return Err(TileFault::Slot { slot, slots });
+        }
+        let begin = slot as usize * self.per_slot + self.own.start;
+        // SAFETY: in bounds, since `slot` is below the whole slots of the span; live, plain and initialised; the units are
+        // this tile's alone (the launch is cut by units alone); the argument was taken once and `self` is borrowed mutably.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.ptr.add(begin), self.own.len()) })
     }
 }
 
