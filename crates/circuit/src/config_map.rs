@@ -144,6 +144,10 @@ impl MapInput<'_> {
             let items = items.iter().map(|i| self.typed_one(key, i, param));
             return Ok(Value::List(items.collect::<Result<_, _>>()?));
         }
+        // A list with an entry per layer says how many layers there are.
+        if let (Scalar::List(items), true) = (value, self.circuit.layers == param) {
+            return Ok(Value::Count(items.len() as u64));
+        }
         self.typed_one(key, value, param)
     }
 

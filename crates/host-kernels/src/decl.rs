@@ -189,8 +189,6 @@ pub(crate) const SSM_SCAN: &[ArgDecl] = &[
     u("head_dim"),
     u("groups"),
     u("state_dim"),
-    f("dt_min"),
-    f("dt_max"),
     STEP,
 ];
 pub(crate) const GATED_NORM: &[ArgDecl] = &[

@@ -2,7 +2,8 @@
 //! The single place where a family becomes a loader.
 
 use metrale_model_arch::weight_loader::{
-    DeepseekV3, Gemma, GptOss, Llama, Mixtral, ModelWeightLoader, Phi3, Qwen3,
+    DeepseekV3, Gemma, GptOss, Llama, Mamba2, Mixtral, ModelWeightLoader, Phi3, Qwen3, Qwen3Next,
+    Qwen35,
 };
 
 /// The weight loader of a circuit family, or `None` if no loader has been written for it.
@@ -18,6 +19,9 @@ pub fn loader_for_family(family: &str) -> Option<&'static dyn ModelWeightLoader>
         "mixtral" => Some(&Mixtral),
         "gpt_oss" => Some(&GptOss),
         "deepseek_v3" => Some(&DeepseekV3),
+        "qwen3_next" => Some(&Qwen3Next),
+        "qwen3_5_text" => Some(&Qwen35),
+        "mamba2" | "nemotron_h" => Some(&Mamba2),
         _ => None,
     }
 }

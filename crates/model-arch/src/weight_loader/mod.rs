@@ -13,6 +13,7 @@ mod llama;
 mod mixtral;
 mod phi3;
 mod qwen3;
+mod recurrent;
 
 pub use deepseek_v3::DeepseekV3;
 pub use gemma::Gemma;
@@ -21,6 +22,7 @@ pub use llama::Llama;
 pub use mixtral::Mixtral;
 pub use phi3::Phi3;
 pub use qwen3::Qwen3;
+pub use recurrent::{Mamba2, Qwen3Next, Qwen35};
 
 use metrale_model_layers::Source;
 use metrale_model_layers::weight_map::NameRow;

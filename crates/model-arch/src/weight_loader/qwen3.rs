@@ -18,7 +18,7 @@ impl ModelWeightLoader for Qwen3 {
     }
 }
 
-const EXPERTS_HF: &[NameRow] = &[
+pub(super) const EXPERTS_HF: &[NameRow] = &[
     whole("router", "model.layers.{}.mlp.gate.weight"),
     experts(
         "gate_exps",

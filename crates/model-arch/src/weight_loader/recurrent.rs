@@ -56,7 +56,11 @@ const DELTA: &[NameRow] = &[
     plus_one("q_norm", "model.layers.{}.self_attn.q_norm.weight"),
     plus_one("k_norm", "model.layers.{}.self_attn.k_norm.weight"),
     row("q_proj", Q, in_head(Q_SHAPE, "head_dim", Q_HEAD, "0")),
-    row("q_gate", Q, in_head(Q_SHAPE, "head_dim", Q_HEAD, "head_dim")),
+    row(
+        "q_gate",
+        Q,
+        in_head(Q_SHAPE, "head_dim", Q_HEAD, "head_dim"),
+    ),
     row(
         "delta_conv",
         "model.layers.{}.linear_attn.conv1d.weight",
@@ -77,9 +81,21 @@ const Q_SHAPE: &[&str] = &["2 * heads * head_dim", "hidden"];
 const Q_HEAD: &str = "2 * head_dim";
 
 const NEXT: &[NameRow] = &[
-    row("delta_q", QKVZ, in_head(QKVZ_SHAPE, "key_dim", QKVZ_HEAD, "0")),
-    row("delta_k", QKVZ, in_head(QKVZ_SHAPE, "key_dim", QKVZ_HEAD, "key_dim")),
-    row("delta_v", QKVZ, in_head(QKVZ_SHAPE, VALUES, QKVZ_HEAD, "2 * key_dim")),
+    row(
+        "delta_q",
+        QKVZ,
+        in_head(QKVZ_SHAPE, "key_dim", QKVZ_HEAD, "0"),
+    ),
+    row(
+        "delta_k",
+        QKVZ,
+        in_head(QKVZ_SHAPE, "key_dim", QKVZ_HEAD, "key_dim"),
+    ),
+    row(
+        "delta_v",
+        QKVZ,
+        in_head(QKVZ_SHAPE, VALUES, QKVZ_HEAD, "2 * key_dim"),
+    ),
     row(
         "delta_z",
         QKVZ,

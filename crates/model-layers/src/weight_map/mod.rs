@@ -31,6 +31,8 @@ pub enum How {
     Whole,
     /// The tensor is the rows of these weights, one after another.
     Among(&'static [&'static str]),
+    /// It is the weight, in a tensor of another shape with the values in the same order.
+    Shaped(&'static [&'static str]),
     /// One tensor per expert, `{e}` in the name: the weight is their stack.
     Experts,
     /// [`Transform::PlusOne`].

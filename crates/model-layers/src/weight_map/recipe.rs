@@ -75,6 +75,7 @@ pub fn recipe(tables: &[&[NameRow]], instance: &Instance, weight: &WeightDecl) -
     let same = weight.shape.clone();
     Some(match row.how {
         How::Whole => one(same, Transform::Rows { first: 0 }),
+        How::Shaped(shape) => one(scope.numbers(shape)?, Transform::Rows { first: 0 }),
         How::PlusOne => one(same, Transform::PlusOne),
         How::Among(weights) => {
             let (first, rows) = scope.among(weight, weights)?;
