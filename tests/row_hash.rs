@@ -38,6 +38,10 @@ const FIXTURES: &[&str] = &[
     "mixtral",
     "gpt-oss-mxfp4",
     "deepseek-v3",
+    "qwen3-next",
+    "qwen3-5",
+    "mamba2",
+    "nemotron-h",
     "qwen3-fp8-block",
     "llama-fp8-channel",
 ];

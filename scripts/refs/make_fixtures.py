@@ -40,6 +40,10 @@ FAMILIES = {
     "gemma2": ("gemma2", {}), "gemma3": ("gemma3_text", {}),
     "qwen3-moe": ("qwen3_moe", {"norm_topk_prob": True}), "mixtral": ("mixtral", {"intermediate_size": 32}),
     "gpt-oss": ("gpt_oss", {"intermediate_size": 32}), "deepseek-v3": ("deepseek_v3", {"rope_parameters": YARN}),
+    "qwen3-next": ("qwen3_next", {}), "qwen3-5": ("qwen3_5_text", {}), "mamba2": ("mamba2", {}),
+    # Transformers' chunked form holds steps above time_step_min, its cached form does not, and neither do the kernels that
+    # the model was trained with: a least step near 0 makes the forms one.
+    "nemotron-h": ("nemotron_h", {"time_step_min": 1e-7, "routed_scaling_factor": 1.5}),
 }
 
 
