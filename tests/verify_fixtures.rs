@@ -177,6 +177,8 @@ fn each_kind_of_tensor_breaks_the_bound_when_it_is_dropped() {
         "mixtral",
         "gpt-oss",
         "deepseek-v3",
+        "qwen3-next",
+        "mamba2",
     ] {
         let (folder, reference) = open(name).unwrap();
         let checkpoint = Checkpoint::open(&folder).unwrap();
@@ -337,6 +339,21 @@ fn each_architecture_key_breaks_the_bound_when_it_changes() {
             "\"routed_scaling_factor\": 2.0",
         ),
         ("deepseek-v3", "\"mscale\": 1.0", "\"mscale\": 0.9"),
+        (
+            "qwen3-next",
+            "\"partial_rotary_factor\": 0.25",
+            "\"partial_rotary_factor\": 0.5",
+        ),
+        (
+            "nemotron-h",
+            "\"routed_scaling_factor\": 1.5",
+            "\"routed_scaling_factor\": 1.0",
+        ),
+        (
+            "mamba2",
+            "\"layer_norm_epsilon\": 1e-05",
+            "\"layer_norm_epsilon\": 0.01",
+        ),
         (
             "deepseek-v3",
             "\"mscale_all_dim\": 0.5",

@@ -151,6 +151,7 @@ impl Setup {
             kv: self.kv,
             limits: self.limits,
             kv_blocks: self.kv_blocks,
+            snapshots: self.limits.slots,
             fuse: self.fuse,
         };
         let plan = Arc::new(prepared.plan(&library, &options)?);

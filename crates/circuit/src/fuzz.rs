@@ -45,6 +45,7 @@ impl CircuitLibrary {
             kv: Elem::F32,
             limits,
             kv_blocks: 8,
+            snapshots: 0,
             checkpoint: "",
             fuse: true,
         };

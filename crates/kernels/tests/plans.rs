@@ -86,6 +86,7 @@ fn plan(
         kv,
         limits: LIMITS,
         kv_blocks: 64,
+        snapshots: 0,
         checkpoint: "test",
         fuse,
     };

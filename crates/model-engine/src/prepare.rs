@@ -48,6 +48,8 @@ pub struct PlanOptions {
     pub limits: StepLimits,
     /// Blocks of the KV pool.
     pub kv_blocks: u64,
+    /// Places for snapshots of recurrent state; a prefix of such a model can be resumed only where one was kept.
+    pub snapshots: u32,
     /// Whether to fuse; unfused plans expose every edge, for tests.
     pub fuse: bool,
 }
@@ -373,6 +375,7 @@ impl Prepared {
             kv: options.kv,
             limits: options.limits,
             kv_blocks: options.kv_blocks,
+            snapshots: options.snapshots,
             checkpoint: &self.fingerprint,
             stored: &self.stored,
             values: &self.values,

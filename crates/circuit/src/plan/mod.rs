@@ -57,6 +57,8 @@ pub struct PlanRequest<'a> {
     pub limits: StepLimits,
     /// Blocks of the KV pool.
     pub kv_blocks: u64,
+    /// Places for snapshots of recurrent state, beside the live place of each slot. Without such state they cost nothing.
+    pub snapshots: u32,
     /// What identifies the checkpoint's contents; it enters the digest.
     pub checkpoint: &'a str,
     /// Whether to fuse. Unfused plans exist for tests: every edge has a span to tap.
@@ -169,8 +171,10 @@ pub struct Plan {
     pub kv_blocks: u64,
     /// K and V spans of each layer, `[layer]`, in the order of the circuit's streams.
     pub kv_spans: Vec<Vec<SpanId>>,
-    /// Recurrent states, f32 `[slots, ..]` each: what a snapshot of a sequence copies.
+    /// Recurrent states, f32 `[slots + snapshots, ..]` each: what a snapshot of a sequence copies.
     pub slot_spans: Vec<SpanId>,
+    /// Places for snapshots in them; 0 where there is no such state.
+    pub snapshots: u32,
     /// The block tables, u32 `[slots, blocks_per_slot]`.
     pub tables: SpanId,
     /// Raw disk rows on their way into a pack launch.

@@ -121,6 +121,11 @@ pub(super) fn realize(
         device: None,
         digest,
         kv_spans: r.kv_spans(),
+        snapshots: if r.slot_spans().is_empty() {
+            0
+        } else {
+            r.job.request.snapshots
+        },
         slot_spans: r.slot_spans(),
         tables: r.state_spans[0],
         groups: r.groups,

@@ -81,7 +81,17 @@ impl Realizer<'_> {
                     )?
                 }
                 State::Slot { elems, .. } => {
-                    self.span(&name, ArenaKind::State, Elem::F32, Unit::Slot, *elems)?
+                    let request = &self.job.request;
+                    let places = u64::from(request.limits.slots) + u64::from(request.snapshots);
+                    let bytes = Elem::F32
+                        .bytes_for(*elems)
+                        .and_then(|b| b.checked_mul(places));
+                    let bytes = bytes.ok_or_else(|| PlanError::TooLarge { what: name.clone() })?;
+                    let extent = Extent {
+                        unit: Unit::Slot,
+                        elems: *elems,
+                    };
+                    self.sized_span(&name, ArenaKind::State, Elem::F32, extent, bytes)?
                 }
             };
             self.state_spans.push(span);

@@ -87,6 +87,7 @@ pub(crate) fn request<'a>(formats: &'a BTreeMap<WeightKey, Elem>) -> PlanRequest
         kv: Elem::BF16,
         limits: LIMITS,
         kv_blocks: 256,
+        snapshots: 0,
         checkpoint: "test",
         fuse: true,
     }

@@ -37,6 +37,7 @@ fn served<'a>(formats: &'a BTreeMap<WeightKey, Elem>, class_device: &'a str) -> 
     PlanRequest {
         limits,
         kv_blocks: 4096,
+        snapshots: 0,
         device: Some(class_device),
         ..request(formats)
     }

@@ -41,8 +41,9 @@ pub struct EngineOptions {
     pub kv_host_bytes: u64,
     /// Groups of sliding-window layers that the plan gave block tables of their own. Default none.
     pub windows: Vec<WindowOptions>,
-    /// Places of recurrent state, where the plan has them. Default none.
-    pub states: Option<StateOptions>,
+    /// Tokens between two snapshots of recurrent state, a multiple of the KV block, where the plan has places for them. Default
+    /// 256: a prefix of such a model is resumed from there, and prefill is cut there.
+    pub snapshot_every: u32,
 }
 
 impl Default for EngineOptions {
@@ -55,7 +56,7 @@ impl Default for EngineOptions {
             lookahead: Lookahead::Slot,
             kv_host_bytes: 0,
             windows: Vec::new(),
-            states: None,
+            snapshot_every: 256,
         }
     }
 }
@@ -133,12 +134,14 @@ pub fn assemble(
     let populated = Arc::new(AtomicU32::new(0));
     let populator = Populator::start(&model, Arc::clone(&populated))?;
     let pace = StepPace::default();
-    // A plan with state per sequence and no places for snapshots: no prefix can be resumed, so none is used.
-    let states = options.states.or_else(|| {
-        (!plan.slot_spans.is_empty()).then_some(StateOptions {
-            snapshots: 0,
-            every: NEVER,
-        })
+    // Without a place for snapshots no prefix can be resumed, and no prefill need be cut.
+    let every = match plan.snapshots {
+        0 => NEVER,
+        _ => options.snapshot_every,
+    };
+    let states = (!plan.slot_spans.is_empty()).then_some(StateOptions {
+        snapshots: plan.snapshots,
+        every,
     });
     let grouped = !options.windows.is_empty() || states.is_some();
     let tier = match options.kv_host_bytes {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Measuring a loaded model and its device, outside of the engine: what launches take alone ([`groups`]), and what the
-//! device can do at best ([`rates`]).
+//! Measuring a loaded model and its device, outside of the engine: what launches take alone ([`groups()`]), and what the
+//! device can do at best ([`rates()`]).
 //!
 //! A program is submitted several times in a row and waited for once, so that the time of a submission hides behind the
 //! device's work as it does while serving.

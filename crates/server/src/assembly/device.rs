@@ -262,6 +262,7 @@ mod tests {
             kv: Elem::F16,
             limits,
             kv_blocks: 1,
+            snapshots: 0,
             fuse: true,
         };
         let error = Device::Cuda(0)

@@ -196,6 +196,8 @@ pub fn open_on(options: LoadOptions, backend: Arc<dyn GpuBackend>) -> Result<Ope
             kv: sizes.kv,
             limits: sizes.step,
             kv_blocks,
+            // One for each sequence that runs, on average.
+            snapshots: sizes.step.slots,
             fuse: true,
         };
         let plan = prepared.plan(&library, &plan_options);

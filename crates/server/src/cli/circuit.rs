@@ -72,6 +72,7 @@ fn planned(values: &Values<'_>, machine: &Machine) -> Result<Plan, Failure> {
         kv: kv(values).unwrap_or_else(|| kv_of(&prepared)),
         // As many blocks as every sequence at full length takes.
         kv_blocks: u64::from(limits.slots) * u64::from(limits.blocks_per_slot),
+        snapshots: 0,
         limits,
         fuse: !values.has("unfused"),
     };

@@ -59,6 +59,7 @@ fn run(
         device: None,
         kv: options::kv(values).unwrap_or(Elem::F32),
         kv_blocks: verify::kv_blocks(&limits),
+        snapshots: 0,
         limits,
         fuse: true,
     };
