@@ -38,6 +38,7 @@ fn loaded(prepared: &Prepared) -> Result<TransformerModel> {
         kv: setup.kv,
         limits: setup.limits,
         kv_blocks: setup.kv_blocks,
+        snapshots: 0,
         fuse: true,
     };
     let plan = Arc::new(prepared.plan(&support::library()?, &options)?);

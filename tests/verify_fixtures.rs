@@ -128,8 +128,18 @@ fn the_estimated_bound_is_near_the_recorded_one() {
         let prepared = Prepared::new(&library, Checkpoint::open(&folder).unwrap(), &[]).unwrap();
         let recorded = 8.0 * reference.f64_diff.unwrap();
         let estimate = verify::estimated_bound(&prepared.instance, &reference);
+        // Transformers evaluates the delta rule in chunks, with an inverse of its own: its rounding says nothing of the
+        // recurrent form. There the estimate must hold what we compute.
+        let least = match name {
+            "qwen3-5" | "qwen3-next" => {
+                let report = run(&folder, &reference, |_| ()).unwrap();
+                let differences = report.schedules.iter().map(|s| s.max_diff);
+                differences.fold(0.0, f32::max)
+            }
+            _ => recorded,
+        };
         assert!(
-            recorded < estimate && estimate < 8.0 * recorded,
+            least < estimate && estimate < 8.0 * recorded,
             "{name}: {estimate} {recorded}"
         );
     }

@@ -75,6 +75,7 @@ fn planned_on_gpu(name: &str) -> bool {
             kv: Setup::new(limits, 64).kv,
             limits,
             kv_blocks: 64,
+            snapshots: 0,
             fuse: true,
         };
         prepared.plan(&library, &options)?;
