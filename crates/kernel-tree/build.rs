@@ -8,9 +8,13 @@ use std::{env, fs, io};
 const KINDS: [&str; 6] = ["toml", "cu", "cuh", "h", "hip", "metal"];
 
 fn main() -> io::Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../kernels")
-        .canonicalize()?;
+    // Asked when it runs: one build folder may serve several checkouts.
+    let package = env::var_os("CARGO_MANIFEST_DIR")
+        .ok_or_else(|| io::Error::other("CARGO_MANIFEST_DIR is not set"))?;
+    let kernels = Path::new(&package).join("../../kernels");
+    let root = kernels
+        .canonicalize()
+        .map_err(|e| io::Error::other(format!("{}: {e}", kernels.display())))?;
     println!("cargo::rerun-if-changed={}", root.display());
     let mut files = Vec::new();
     collect(&root, &mut files)?;
