@@ -42,7 +42,8 @@ pub(crate) fn served<'a>(names: &[&'a str]) -> Vec<&'a str> {
     };
     let first = |name: &str| {
         let family = name.starts_with("llama") || name.starts_with("qwen3");
-        family && !quantized(name) && !name.contains("-moe")
+        let other = ["-moe", "-next", "-5"].iter().any(|o| name.contains(o));
+        family && !quantized(name) && !other
     };
     let names = names.iter().copied();
     names.filter(|n| first(n) || planned_on_gpu(n)).collect()

@@ -114,7 +114,7 @@ pub struct BlockCopy {
 /// Entry `index` of a sequence's table became `block`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableChange {
-    /// Position over [`BLOCK`](crate::BLOCK).
+    /// Position over [`BLOCK`].
     pub index: u32,
     /// The block.
     pub block: u32,

@@ -2,7 +2,7 @@
 //! One step ahead: planning step n+1 while the device runs n.
 //!
 //! What n will store and how many tokens it will draw is known, only not which. So n+1 is planned as if n had succeeded:
-//! a row whose token is still being drawn is *late* ([`LateId`]). A backend that reads ids where the last step left them
+//! a row whose token is still being drawn is *late* ([`LateId`](crate::LateId)). A backend that reads ids where the last step left them
 //! takes such a plan at once; for others [`Planner::resolve`] fills it when n is applied, and drops the rows of what has
 //! ended by then.
 //!
