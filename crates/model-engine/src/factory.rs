@@ -2,8 +2,8 @@
 //! The single place where a family becomes a loader.
 
 use metrale_model_arch::weight_loader::{
-    DeepseekV3, Gemma, GptOss, Llama, Mamba2, Mixtral, ModelWeightLoader, Phi3, Qwen3, Qwen3Next,
-    Qwen35,
+    DeepseekV3, Gemma, GptOss, Llama, Mamba2, Mixtral, ModelWeightLoader, Olmo2, Phi3, Qwen3,
+    Qwen3Next, Qwen35,
 };
 
 /// The weight loader of a circuit family, or `None` if no loader has been written for it.
@@ -17,6 +17,7 @@ pub fn loader_for_family(family: &str) -> Option<&'static dyn ModelWeightLoader>
         "phi3" => Some(&Phi3),
         "gemma2" | "gemma3" => Some(&Gemma),
         "mixtral" => Some(&Mixtral),
+        "olmo2" => Some(&Olmo2),
         "gpt_oss" => Some(&GptOss),
         "deepseek_v3" => Some(&DeepseekV3),
         "qwen3_next" => Some(&Qwen3Next),
