@@ -37,6 +37,12 @@ fn what_is_refused_and_by_which_words() {
             "longrope",
         ),
         (
+            "olmo2",
+            "\"rope_type\": \"default\"",
+            "\"rope_type\": \"yarn\"",
+            "`rope_parameters.rope_type` = yarn",
+        ),
+        (
             "gemma3",
             "\"rope_type\": \"default\"",
             "\"rope_type\": \"yarn\"",
@@ -111,6 +117,13 @@ fn what_is_refused_and_by_which_words() {
             "\"tie_word_embeddings\": true",
             "\"tie_word_embeddings\": false",
             "`lm_head.weight` [320, 64] is missing",
+        ),
+        // A norm over all heads of the keys has their width.
+        (
+            "olmo2",
+            "\"num_key_value_heads\": 2",
+            "\"num_key_value_heads\": 4",
+            "k_norm.weight` has shape [32], the config asks for [64]",
         ),
         // Keys that would change the mathematics.
         (

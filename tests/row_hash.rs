@@ -32,6 +32,7 @@ const FIXTURES: &[&str] = &[
     "phi3",
     "mistral",
     "granite",
+    "olmo2",
     "gemma2",
     "gemma3",
     "qwen3-moe",

@@ -34,6 +34,7 @@ const EXACT: &[&str] = &[
     "mistral",
     "phi3",
     "granite",
+    "olmo2",
     "gemma2",
     "gemma3",
     "qwen3-moe",
@@ -183,6 +184,7 @@ fn each_kind_of_tensor_breaks_the_bound_when_it_is_dropped() {
         "qwen3",
         "qwen2",
         "phi3",
+        "olmo2",
         "gemma3",
         "mixtral",
         "gpt-oss",
@@ -301,6 +303,11 @@ fn each_architecture_key_breaks_the_bound_when_it_changes() {
             "granite",
             "\"logits_scaling\": 2.0",
             "\"logits_scaling\": 3.0",
+        ),
+        (
+            "olmo2",
+            "\"rms_norm_eps\": 1e-05",
+            "\"rms_norm_eps\": 1e-03",
         ),
         (
             "gemma2",

@@ -37,6 +37,7 @@ YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=8.0, original_max_posit
             mscale=1.0, mscale_all_dim=0.5)
 FAMILIES = {
     "qwen2": ("qwen2", {}), "mistral": ("mistral", {}), "phi3": ("phi3", {}), "granite": ("granite", {"attention_multiplier": 0.2}),
+    "olmo2": ("olmo2", {}),
     "gemma2": ("gemma2", {}), "gemma3": ("gemma3_text", {}),
     "qwen3-moe": ("qwen3_moe", {"norm_topk_prob": True}), "mixtral": ("mixtral", {"intermediate_size": 32}),
     "gpt-oss": ("gpt_oss", {"intermediate_size": 32}), "deepseek-v3": ("deepseek_v3", {"rope_parameters": YARN}),
