@@ -66,8 +66,8 @@ fn survival_17_an_equal_seed_gives_an_equal_answer_in_a_crowd() {
         .collect();
     met.wait_running(8);
     let crowded = met.post(path, &body).ok();
-    let running = met.metric("vllm:num_requests_running");
-    assert_eq!(running, 8.0, "the crowd went home before the answer ended");
+    // The crowd is still there; the answer's own request is counted until its last step is taken off.
+    met.wait_running(8);
     drop(crowd);
     assert_eq!(said(&crowded), said(&alone));
     assert_eq!(crowded["system_fingerprint"], alone["system_fingerprint"]);
