@@ -5,16 +5,11 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::path::Path;
 
-use metrale_core::{Elem, KV_BLOCK, SampleRow, StepBlock, StepLayout, StepLimits};
-use metrale_gpu_runtime::Progress;
-use metrale_model_engine::{Model, TransformerModel};
-use metrale_server::cli::{Console, Failure, Machine};
-use metrale_server::recipe;
+use metrale_core::{Elem, KV_BLOCK, StepLimits};
 use serde::Deserialize;
+use support::teacher::{largest, logits, model_file};
 use support::{Result, Setup};
 
 /// Margin (logits) above which a step of the reference is clear; half of it is what a logit may be off.
@@ -48,53 +43,9 @@ fn golden() -> Result<Golden> {
     Ok(serde_json::from_slice(&std::fs::read(path)?)?)
 }
 
-/// The file, if it is on this machine; a path that the variable names must exist.
-fn file() -> Result<Option<PathBuf>> {
-    if let Some(path) = std::env::var_os("METRALE_TEST_GEMMA3").filter(|v| !v.is_empty()) {
-        let path = PathBuf::from(path);
-        if !path.is_file() {
-            return Err(format!("METRALE_TEST_GEMMA3: no file {}", path.display()).into());
-        }
-        return Ok(Some(path));
-    }
-    let said = |failure: Failure| format!("{:?}", failure.why);
-    let console = Arc::new(Console::standard(false));
-    let machine = Machine::new(std::env::vars_os(), console).map_err(said)?;
-    let hub = machine.hub().map_err(said)?;
-    let recipe = recipe::find("gemma3-270m")?.ok_or("no such recipe")?;
-    Ok(recipe.local(&machine.home(), &hub)?)
-}
-
-/// Runs `tokens` in one step; the logits behind each from token `first` on.
-fn logits(model: &mut TransformerModel, tokens: &[u32], first: usize) -> Result<Vec<Vec<f32>>> {
-    let mut block = StepBlock::new(Arc::new(StepLayout::new(*model.limits())));
-    for index in 0..TOKENS / KV_BLOCK {
-        block.push_delta(0, index, index)?;
-    }
-    block.push_run(0, 0, tokens)?;
-    for row in first as u32..tokens.len() as u32 {
-        block.push_logits(row, &SampleRow::greedy(row + 1), &[], &[])?;
-    }
-    model.submit(&block)?;
-    while model.wait(Duration::from_secs(1))? == Progress::Running {}
-    let mut rows = Vec::new();
-    for index in 0..(tokens.len() - first) as u32 {
-        let mut row = vec![0.0; model.vocab() as usize];
-        model.logits(index, &mut row)?;
-        rows.push(row);
-    }
-    Ok(rows)
-}
-
-fn largest(row: &[f32]) -> u32 {
-    // The lowest id of equals, as the sampler takes it.
-    let better = |best: usize, id: usize| if row[id] > row[best] { id } else { best };
-    (0..row.len()).fold(0, better) as u32
-}
-
 #[test]
 fn clear_steps_of_the_reference_are_ours_too() {
-    let Some(path) = file().unwrap() else {
+    let Some(path) = model_file("METRALE_TEST_GEMMA3", "gemma3-270m").unwrap() else {
         eprintln!("skipped: `met pull gemma3-270m` first");
         return;
     };

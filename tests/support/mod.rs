@@ -3,6 +3,8 @@
 
 #![allow(dead_code)] // each test uses what it needs
 
+pub(crate) mod teacher;
+
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
