@@ -121,7 +121,7 @@ __device__ inline void consume(const Shared& tile, unsigned char* memory, u32 q_
     auto make_scores = [&](u32 i) {
         u64 k_matrix = matrix_at(base + i % STAGES * 2 * STEP_BYTES<DIM>, 16, GROUP_BYTES<DIM>);
         barrier_wait(full_k + 8 * (i % STAGES), i / STAGES & 1);
-        hold(score);
+        settle(score);
         wgmma_begin();
 #pragma unroll
         for (u32 c = 0; c < DIM / 16; ++c) {
@@ -132,7 +132,7 @@ __device__ inline void consume(const Shared& tile, unsigned char* memory, u32 q_
     };
     auto add_values = [&](u32 i) {
         u64 v_matrix = matrix_at(base + (2 * (i % STAGES) + 1) * STEP_BYTES<DIM>, ATOM_BYTES, GROUP_BYTES<DIM>);
-        hold(cut_o);
+        settle(cut_o);
         wgmma_begin();
 #pragma unroll
         for (u32 c = 0; c < STEP_KEYS / 16; ++c) {
@@ -222,7 +222,7 @@ __device__ inline void consume(const Shared& tile, unsigned char* memory, u32 q_
     float c[2];
     make_scores(0);
     wgmma_wait<0>();
-    hold(score);
+    settle(score);
     if (lane == 0) barrier_arrive(empty_k);
     weigh(0, c);
     pack_weights();
@@ -231,12 +231,12 @@ __device__ inline void consume(const Shared& tile, unsigned char* memory, u32 q_
         barrier_wait(full_v + 8 * (i % STAGES), i / STAGES & 1);
         add_values(i);
         wgmma_wait<1>();
-        hold(score);
+        settle(score);
         if (lane == 0) barrier_arrive(empty_k + 8 * ((i + 1) % STAGES));
         float m[2] = {cut_m[0], cut_m[1]}, l[2] = {cut_l[0], cut_l[1]};
         weigh(i + 1, c);
         wgmma_wait<0>();
-        hold(cut_o);
+        settle(cut_o);
         hold_weights();
         if (lane == 0) barrier_arrive(empty_v + 8 * (i % STAGES));
         if (i % 2 == 0) {
@@ -265,7 +265,7 @@ __device__ inline void consume(const Shared& tile, unsigned char* memory, u32 q_
         }
         add_values(i);
         wgmma_wait<0>();
-        hold(cut_o);
+        settle(cut_o);
         float x[2], y[2];
         merge_state(cut_m, cut_l, x, y);
 #pragma unroll

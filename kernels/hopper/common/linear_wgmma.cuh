@@ -8,27 +8,12 @@
 #pragma once
 
 #include "linear_sm90.cuh"
+#include "wgmma.cuh"
 
 // Descriptor of a swizzled operand that begins at a multiple of 1024 bytes: rows of 128 bytes, 1024 bytes from eight rows to the
 // next eight. One k step further is 32 bytes, 2 in the descriptor.
 __device__ inline u64 operand(u32 address) {
     return (u64)(address >> 4 & 0x3fff) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
-}
-
-__device__ inline void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-
-// Until at most PENDING committed groups run.
-template <int PENDING>
-__device__ inline void wgmma_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-}
-
-// Keeps the compiler from reading accumulators ahead of the wait before this.
-template <int COUNT>
-__device__ inline void settle(float (&d)[COUNT]) {
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
 // One instruction; `keep` false starts a fresh chain. BF16 takes 16 of k, E4M3 32: 32 bytes of a row either way. PROMOTE: a chain

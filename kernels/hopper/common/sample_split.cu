@@ -21,6 +21,7 @@
 #include "numeric.cuh"
 #include "order.cuh"
 #include "pdl.cuh"
+#include "philox.cuh"
 
 constexpr u32 THREADS = 512;
 constexpr u32 CHUNK = 4096;
@@ -59,21 +60,6 @@ struct Shared {
 __device__ inline float key_value(u64 key) {
     u32 bits = key >> 32;
     return __uint_as_float(bits & 0x80000000u ? bits & 0x7fffffffu : ~bits);
-}
-
-// core::rng::uniform: Philox4x32-10.
-__device__ float uniform(u32 seed_low, u32 seed_high, u32 choice, u32 position) {
-    u32 c[4] = {position, choice, 0, 0}, k0 = seed_low, k1 = seed_high;
-    for (int round = 0; round < 10; ++round) {
-        if (round > 0) {
-            k0 += 0x9E3779B9u;
-            k1 += 0xBB67AE85u;
-        }
-        u64 p0 = (u64)0xD2511F53u * c[0], p1 = (u64)0xCD9E8D57u * c[2];
-        u32 next[4] = {(u32)(p1 >> 32) ^ c[1] ^ k0, (u32)p1, (u32)(p0 >> 32) ^ c[3] ^ k1, (u32)p0};
-        for (int i = 0; i < 4; ++i) c[i] = next[i];
-    }
-    return (float)(c[0] >> 8) * (1.0f / 16777216.0f);
 }
 
 // The block's largest key, in every thread.

@@ -3,23 +3,7 @@
 // with the weights in registers and V from shared memory with its dims contiguous (MN-major). A warpgroup calls them.
 #pragma once
 
-#include "step.cuh"
-
-__device__ inline void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-
-// Waits until at most N groups are under way.
-template <u32 N>
-__device__ inline void wgmma_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
-}
-
-// Keeps the compiler from moving uses of accumulators over a wait or a begin.
-template <u32 N>
-__device__ inline void hold(float (&d)[N]) {
-#pragma unroll
-    for (u32 i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
-}
+#include "wgmma.cuh"
 
 // A matrix in shared memory, 128-byte swizzle. `leading`: K-major, unused; MN-major, bytes between runs of 64 columns.
 // `stride`: bytes between groups of 8 rows.
