@@ -26,6 +26,7 @@ const FIXTURES: &[&str] = &[
     "llama3-rope-gguf",
     "qwen3",
     "qwen3-tied",
+    "qwen3-wide",
     "llama-gguf-q8_0",
     "qwen3-gguf-q4_0",
     "qwen2",
@@ -50,7 +51,8 @@ const FIXTURES: &[&str] = &[
 const RECURRENT: &[&str] = &["qwen3-next", "qwen3-5", "mamba2", "nemotron-h"];
 const PROMPT: u32 = 45;
 const ANSWER: u32 = 24;
-const VOCAB: u32 = 320;
+/// Tokens of the smallest vocabulary among them.
+const VOCAB: u32 = 192;
 
 /// Tokens of an answer with the hash of the logits row behind each.
 type Answer = Vec<(u32, u64)>;

@@ -26,6 +26,7 @@ const EXACT: &[&str] = &[
     "llama-sharded",
     "qwen3",
     "qwen3-tied",
+    "qwen3-wide",
     "llama-gguf",
     "llama-tied-gguf",
     "llama3-rope-gguf",

@@ -45,6 +45,10 @@ FAMILIES = {
     # Transformers' chunked form holds steps above time_step_min, its cached form does not, and neither do the kernels that
     # the model was trained with: a least step near 0 makes the forms one.
     "nemotron-h": ("nemotron_h", {"time_step_min": 1e-7, "routed_scaling_factor": 1.5}),
+    # Width 512 and a head of 128: shapes that the fast points of GPU classes take. One layer, and fewer tokens than the
+    # tokenizer has, to stay under 1 MB.
+    "qwen3-wide": ("qwen3", {"tie_word_embeddings": True, "hidden_size": 512, "head_dim": 128, "num_attention_heads": 1, "num_key_value_heads": 1,
+                             "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 192}),
 }
 
 
@@ -135,7 +139,7 @@ def gpt_oss_mxfp4(base):
 
 def tidy(base, d):
     for f in ("tokenizer.json", "tokenizer_config.json"):
-        if "gguf" not in d and d != "tokenizer": shutil.copyfile(f"{base}/tokenizer/{f}", f"{base}/{d}/{f}")
+        if "gguf" not in d and d not in ("tokenizer", "qwen3-wide"): shutil.copyfile(f"{base}/tokenizer/{f}", f"{base}/{d}/{f}")
     m = f"{base}/{d}/meta.json"
     if os.path.exists(m):  # so that a second run gives the same bytes
         facts = json.load(open(m)); facts.pop("seconds", None)
