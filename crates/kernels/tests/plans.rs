@@ -36,6 +36,31 @@ const SHAPES: [[i64; 4]; 8] = [
     [5120, 1024, 128, 320],
 ];
 
+/// Families that bring ops of their own (windows, caps, multipliers, norms of whole projections), and shapes for what serves
+/// them: plain kernels, and heads of 64, 128 and 256 columns on tensor cores.
+const VARIANTS: [&str; 7] = [
+    "qwen2",
+    "mistral",
+    "phi3",
+    "granite",
+    "olmo2",
+    "gemma2",
+    "gemma3_text",
+];
+const VARIANT_SHAPES: [[i64; 4]; 4] = [
+    [64, 96, 16, 320],
+    [512, 1024, 64, 320],
+    [512, 1024, 128, 320],
+    [1152, 1024, 256, 320],
+];
+
+fn models() -> impl Iterator<Item = (&'static str, [i64; 4])> {
+    let all = ["llama", "qwen3"].into_iter();
+    let all = all.flat_map(|f| SHAPES.map(|s| (f, s)));
+    let variants = VARIANTS.into_iter();
+    all.chain(variants.flat_map(|f| VARIANT_SHAPES.map(|s| (f, s))))
+}
+
 /// A small configuration of a family; `qwen3` has norms of queries and keys.
 fn instance(
     library: &CircuitLibrary,
@@ -44,7 +69,11 @@ fn instance(
 ) -> Instance {
     let mut flat = FlatMap::new();
     flat.insert("model_type".into(), Scalar::Str(family.into()));
-    flat.insert("hidden_act".into(), Scalar::Str("silu".into()));
+    let act = match family.starts_with("gemma") {
+        true => "gelu_pytorch_tanh",
+        false => "silu",
+    };
+    flat.insert("hidden_act".into(), Scalar::Str(act.into()));
     flat.insert("rms_norm_eps".into(), Scalar::Float(1e-6));
     for (key, value) in [
         ("vocab_size", vocab),
@@ -58,6 +87,18 @@ fn instance(
         ("rope_theta", 10_000),
     ] {
         flat.insert(key.into(), Scalar::Int(value));
+    }
+    if family == "mistral" {
+        flat.insert("sliding_window".into(), Scalar::Int(100));
+    }
+    if family == "gemma3_text" {
+        flat.insert("sliding_window_pattern".into(), Scalar::Int(2));
+    }
+    if ["phi3", "olmo2"].contains(&family) {
+        flat.remove("head_dim");
+        flat.insert("num_attention_heads".into(), Scalar::Int(hidden / head_dim));
+        let kv_heads = (hidden / head_dim / 2).max(1);
+        flat.insert("num_key_value_heads".into(), Scalar::Int(kv_heads));
     }
     let input = ConfigInput {
         flat: &flat,
@@ -116,8 +157,7 @@ fn plans_have_their_kernels_and_kernels_have_a_plan() {
     for (class, code) in classes() {
         // What a benchmark launches beside a plan.
         let mut used = BTreeSet::from(["read/xor".to_owned()]);
-        let families = ["llama", "qwen3"];
-        for (family, shape) in families.into_iter().flat_map(|f| SHAPES.map(|s| (f, s))) {
+        for (family, shape) in models() {
             let instance = instance(&library, family, shape);
             for weights in FORMATS {
                 for (kv, fuse) in FORMATS
@@ -154,10 +194,7 @@ fn plans_give_each_kernel_the_arguments_that_it_declares() {
         .iter()
         .filter(|t| t.id.is_baseline())
     {
-        for (family, shape) in ["llama", "qwen3"]
-            .into_iter()
-            .flat_map(|f| SHAPES.map(|s| (f, s)))
-        {
+        for (family, shape) in models() {
             let instance = instance(&library, family, shape);
             let plan = plan(
                 &library,

@@ -42,6 +42,19 @@ __device__ inline float exp_f32(float x) {
     return isnan(x) ? x : y;
 }
 
+// core::numeric::math::tanh, operation by operation.
+__device__ inline float tanh_f32(float x) {
+    float a = fabsf(x);
+    if (a <= 1.0f) {
+        float s = x * x;
+        float p = ((s + 378.0f) * s + 17325.0f) * s + 135135.0f;
+        float q = ((28.0f * s + 3150.0f) * s + 62370.0f) * s + 135135.0f;
+        return x * p / q;
+    }
+    if (isnan(x)) return x;
+    return copysignf(1.0f - 2.0f / (exp_f32(2.0f * a) + 1.0f), x);
+}
+
 // The tree of lanes8, ((l0+l4)+(l2+l6)) + ((l1+l5)+(l3+l7)), over eight neighbouring threads of a warp; each gets the sum.
 // A sum of two f32 does not depend on their order, so three exchanges give exactly that tree. All 32 threads must call.
 __device__ inline float fold_lanes8(float lane) {

@@ -8,7 +8,8 @@
 // 3. A forced token is taken, and nothing below happens.
 // 4. y = x; each bias entry adds; then each history entry: tokens of prompt or output take the repetition penalty (y / r if
 //    positive, else y * r; arXiv 1909.05858), tokens of the output then (y - presence) - frequency * count.
-// 5. Y = max y, status 1 if not finite. Temperature 0: the token of Y, the lowest id of equals.
+// 5. Y = max y. A NaN or plus infinity in y: status 1; Y minus infinity (every token is banned): status 2. Temperature 0: the
+//    token of Y, the lowest id of equals.
 // 6. w = exp((y - Y) / temperature); order: descending y, then ascending id. Top-k keeps k; S = sum of the kept w (in order in
 //    f64 after top-k, else sum8). Top-p keeps while the sum before the candidate is below top_p * S, min-p while w >= min_p;
 //    if they dropped anything, S is summed again in order.
@@ -28,19 +29,25 @@ struct Shared {
     float stage[2048];
     u64 best[32];
     double sum;
-    u32 bad, stop;
+    u32 bad, banned, stop;
     // The walk's own state, of thread 0.
     double running;
     u32 index, last, found;
 };
 
-// The largest value's key; false if a value is no finite number. Every thread gets both.
-__device__ bool largest(Shared& s, const float* y, u32 n, u64* key) {
-    if (threadIdx.x == 0) s.bad = 0;
+enum Values : u32 { FINITE, BANNED, NOT_NUMBERS }; // BANNED: some are minus infinity
+
+// The largest value's key, and what the values are. Every thread gets both.
+__device__ Values largest(Shared& s, const float* y, u32 n, u64* key) {
+    if (threadIdx.x == 0) s.bad = s.banned = 0;
     __syncthreads();
     u64 best = 0;
     for (u32 i = threadIdx.x; i < n; i += blockDim.x) {
-        if (!isfinite(y[i])) s.bad = 1;
+        if (!(y[i] < __int_as_float(0x7f800000))) {
+            s.bad = 1;
+        } else if (y[i] == __int_as_float(0xff800000)) {
+            s.banned = 1;
+        }
         u64 k = order_key(y[i], i);
         best = k > best ? k : best;
     }
@@ -53,9 +60,9 @@ __device__ bool largest(Shared& s, const float* y, u32 n, u64* key) {
     best = 0;
     for (u32 i = 0; i < blockDim.x / 32; ++i) best = s.best[i] > best ? s.best[i] : best;
     *key = best;
-    bool good = s.bad == 0;
+    Values values = s.bad ? NOT_NUMBERS : s.banned ? BANNED : FINITE;
     __syncthreads();
-    return good;
+    return values;
 }
 
 // sum8 of exp((y - top) / temperature); temperature 1 divides exactly.
@@ -217,20 +224,26 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS)
     for (u32 i = threadIdx.x; i < TOP_WORDS; i += blockDim.x) top[i] = i % 2 ? 0 : NO_TOKEN;
 
     u64 best;
-    bool good = largest(s, x, vocab, &best);
+    u32 failed = largest(s, x, vocab, &best) == FINITE ? 0 : 1; // the row's status
     u32 chosen = order_id(best);
     float max = 0.0f, lse = 0.0f;
-    if (good) {
+    if (failed == 0) {
         max = x[chosen];
         lse = (float)log((double)(float)sum8(s, x, vocab, max, 1.0f));
         u32 wanted = min(min(row[12], TOP_WORDS / 2), vocab);
-        if (wanted > 0) {
-            next_band(s.order, x, vocab, ~(u64)0);
-            if (threadIdx.x < min(wanted, s.order.count)) {
+        // A band has fewer where the next whole bucket would not fit.
+        u64 upper = ~(u64)0;
+        for (u32 have = 0, count; have < wanted; have += count) {
+            next_band(s.order, x, vocab, upper);
+            count = s.order.count;
+            if (count == 0) break;
+            u32 at = have + threadIdx.x;
+            if (threadIdx.x < count && at < wanted) {
                 u32 id = order_id(s.order.keys[threadIdx.x]);
-                top[2 * threadIdx.x] = id;
-                top[2 * threadIdx.x + 1] = __float_as_uint((x[id] - max) - lse);
+                top[2 * at] = id;
+                top[2 * at + 1] = __float_as_uint((x[id] - max) - lse);
             }
+            upper = s.order.keys[count - 1];
             __syncthreads();
         }
         float temperature = __uint_as_float(row[0]);
@@ -240,16 +253,22 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS)
             u32* history = const_cast<u32*>(step.history()) + 2 * row[13];
             u32* bias = const_cast<u32*>(step.bias()) + 2 * row[15];
             adjust(x, vocab, row, bias, history);
-            good = largest(s, x, vocab, &best);
+            Values values = largest(s, x, vocab, &best);
             chosen = order_id(best);
-            if (good && temperature != 0.0f) chosen = draw(s, x, vocab, x[chosen], row);
+            if (values == NOT_NUMBERS) {
+                failed = 1;
+            } else if (x[chosen] == __int_as_float(0xff800000)) {
+                failed = 2;
+            } else if (temperature != 0.0f) {
+                chosen = draw(s, x, vocab, x[chosen], row);
+            }
             undo(x, vocab, row, bias, history);
         }
     }
     if (threadIdx.x == 0) {
         float nan = __int_as_float(0x7fc00000);
-        token[index] = good ? chosen : 0;
-        logprob[index] = good && chosen < vocab ? (x[chosen] - max) - lse : nan;
-        status[index] = good ? 0 : 1;
+        token[index] = failed == 0 ? chosen : 0;
+        logprob[index] = failed == 0 && chosen < vocab ? (x[chosen] - max) - lse : nan;
+        status[index] = failed;
     }
 }

@@ -12,8 +12,12 @@
 // At its end a cut's l is (l0 + l1) + (l2 + l3). Cuts merge ascending from M = -inf, L = 0, O = 0: M' = max(M, m),
 // a = ex2((M - M') * t), b = ex2((m - M') * t), each 1 where the difference is of equals; L = fma(l, b, L * a),
 // O = fma(o, b, O * a). The result is O * (1 / L), rounded to bf16.
+// attention_ext_bf16 (same spec name, stated in FAMILIES.toml) adds: keys before max(0, position + 1 - window) have s = -inf, too;
+// with a cap c > 0 a score becomes fma(-2 c, rcp(1 + ex2(s * r)), c), r = scale * 2.88539008 / c, rcp = rcp.approx.ftz.f32, and
+// t = 1.44269504: c * tanh of the scaled score; a sink z ends it: L = L + ex2(fma(M, -t, z * 1.44269504)).
 // Keys past the position are never loaded unless they stand in the block of one that is; their values never count. A step
-// or a cut without a key of the row is an exact identity, so any tile of rows gives the bits of a row alone.
+// or a cut without a key of the row is an exact identity, so any tile of rows gives the bits of a row alone. Blocks before the
+// reach of a tile's first row are not loaded.
 // After Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867, and Dao, "FlashAttention-2",
 // arXiv 2307.08691.
 #pragma once
@@ -47,6 +51,41 @@ __device__ inline float rescale(float m, float larger, float t) { return m == la
 
 // m' * t, or 0 where no key was seen: p is then ex2(-inf) = 0.
 __device__ inline float offset_of(float m, float t) { return m == minus_infinity() ? 0.0f : m * t; }
+
+__device__ inline float reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// What attention_ext_bf16 adds to attention_bf16, ready for use.
+struct Extension {
+    u32 window = 0;               // keys in reach; 0: all
+    const float* sinks = nullptr; // a logit for each query head
+    float cap = 0.0f, rate = 0.0f; // 0: none; what a score is multiplied by before ex2
+
+    // The first key in reach of the row at `position`.
+    __device__ u32 reach(u32 position) const { return window == 0 || window > position ? 0 : position + 1 - window; }
+    __device__ float capped(float score) const { return fmaf(-2.0f * cap, reciprocal(1.0f + ex2(score * rate)), cap); }
+    // What a head's sink adds to its sum.
+    __device__ float sink(u32 head, float m, float t) const {
+        return sinks == nullptr ? 0.0f : ex2(fmaf(m, -t, sinks[head] * LOG2_E_F32));
+    }
+};
+
+__device__ inline Extension extension(u32 window, const float* sinks, u32 has_sinks, float scale, float softcap) {
+    Extension e;
+    e.window = window;
+    if (has_sinks) e.sinks = sinks;
+    if (softcap > 0.0f) {
+        e.cap = softcap;
+        e.rate = scale * 2.88539008f / softcap;
+    }
+    return e;
+}
+
+// The factor of scores in exponents of 2.
+__device__ inline float exponent_of(const Extension& e, float scale) { return e.cap > 0.0f ? LOG2_E_F32 : scale * LOG2_E_F32; }
 
 __device__ inline u32 pack_bf16(float low, float high) {
     __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
@@ -87,14 +126,14 @@ __device__ inline void bulk_load(u32 to, const void* from, u32 bytes, u32 barrie
                  : "memory");
 }
 
-// One warp brings the blocks of a step into `to`, a lane a block of the pool (`block` is the lane's; the step has `blocks`).
+// One warp brings blocks `first` to `end` of a step into `to`, a lane a block of the pool (`block` is the lane's).
 template <u32 DIM>
-__device__ inline void load_step(u32 to, const bf16* pool, u32 kv_heads, u32 head, u32 block, u32 blocks, u32 barrier) {
+__device__ inline void load_step(u32 to, const bf16* pool, u32 kv_heads, u32 head, u32 block, u32 first, u32 end, u32 barrier) {
     constexpr u32 BYTES = KV_BLOCK * DIM * 2;
     u32 lane = threadIdx.x % 32;
-    if (lane == 0) barrier_expect(barrier, blocks * BYTES);
+    if (lane == 0) barrier_expect(barrier, (end - first) * BYTES);
     __syncwarp();
-    if (lane < blocks) {
+    if (lane >= first && lane < end) {
         bulk_load(to + lane * BYTES, (const unsigned char*)pool + ((u64)block * kv_heads + head) * BYTES, BYTES, barrier);
     }
 }

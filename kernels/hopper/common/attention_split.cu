@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// attention_bf16 for steps of few rows: the cuts of a row are spread over blocks, products by mma.sync m16n8k16. Spec
+// attention_bf16, attention_ext_bf16 for steps of few rows (heads of 256 columns: of any): the cuts of a row are spread over blocks, products by mma.sync m16n8k16. Spec
 // cut256_step128_bf16 (attention.cuh), the bits of attention_tile.cu.
 //
 // A *tile* is the query heads of one KV head for up to 16 / group consecutive rows of a sequence, at most 16 (row, head)
@@ -101,9 +101,9 @@ struct State {
     }
 };
 
-template <u32 DIM>
-__device__ void attention(const float* qkv, const bf16* k, const bf16* v, const u32* tables, bf16* a, u32 heads,
-                          u32 kv_heads, u32 blocks_per_slot, float scale, Step step, unsigned char* scratch) {
+template <u32 DIM, bool EXT>
+__device__ void attention(const float* qkv, const bf16* k, const bf16* v, const u32* tables, bf16* a, u32 heads, u32 kv_heads,
+                          u32 blocks_per_slot, float scale, Extension ext, Step step, unsigned char* scratch) {
     constexpr u32 TILES = DIM / 32;  // n8 tiles of a warp's dims
     constexpr u32 CHAIN = DIM / 16;  // k16 steps of a score
     constexpr u32 STRIDE = DIM + 4;  // floats of a partial: o, m, l, 0, 0
@@ -130,7 +130,8 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
         if (threadIdx.x == 0) report(step, FAULT_POSITION, r.slot, live - 1, blocks_per_slot);
         return;
     }
-    u32 cuts = (live + CUT_KEYS - 1) / CUT_KEYS, per_row = SLOTS / rows;
+    u32 reach = EXT ? ext.reach(r.first) : 0, skipped = reach / CUT_KEYS; // cuts that no row reaches
+    u32 cuts = (live + CUT_KEYS - 1) / CUT_KEYS - skipped, per_row = SLOTS / rows;
     // Two cuts are walked as fast as they are merged.
     u32 splits = cuts > 2 && cuts <= per_row ? min(gridDim.z, cuts) : 1;
     if (blockIdx.z >= splits) {
@@ -154,7 +155,9 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
     }
     __syncthreads();
 
-    u32 first_key = cut_begin * CUT_KEYS, end_key = min(live, cut_end * CUT_KEYS);
+    u32 first_key = max((skipped + cut_begin) * CUT_KEYS, reach / STEP_KEYS * STEP_KEYS);
+    u32 end_key = min(live, (skipped + cut_end) * CUT_KEYS);
+    u32 skip = reach > first_key ? (reach - first_key) / KV_BLOCK : 0; // blocks of the first step that no row reaches
     u32 steps = (end_key - first_key + STEP_KEYS - 1) / STEP_KEYS;
     auto blocks_in = [&](u32 i) {
         return min(STEP_BLOCKS, (end_key - first_key - i * STEP_KEYS + KV_BLOCK - 1) / KV_BLOCK);
@@ -177,9 +180,9 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
             if (i == 0 && lane < blocks_in(0)) block = table[lane];
             if (i + 1 < steps && lane < blocks_in(i + 1)) next = table[(i + 1) * STEP_BLOCKS + lane];
             barrier_wait(empty_k + 8 * at, parity);
-            load_step<DIM>(to, k, kv_heads, kv_head, block, blocks_in(i), full_k + 8 * at);
+            load_step<DIM>(to, k, kv_heads, kv_head, block, i == 0 ? skip : 0, blocks_in(i), full_k + 8 * at);
             barrier_wait(empty_v + 8 * at, parity);
-            load_step<DIM>(to + STEP_BYTES<DIM>, v, kv_heads, kv_head, block, blocks_in(i), full_v + 8 * at);
+            load_step<DIM>(to + STEP_BYTES<DIM>, v, kv_heads, kv_head, block, i == 0 ? skip : 0, blocks_in(i), full_v + 8 * at);
             block = next;
         }
         return;
@@ -187,7 +190,7 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
     pdl_wait();
 
     // The queries as fragments of the whole tile, the same in each warp. Pair i is row i / tile_heads, head i % tile_heads.
-    u32 pairs = r.count * tile_heads, position[2];
+    u32 pairs = r.count * tile_heads, position[2], from_key[2];
     u32 q[CHAIN][4];
 #pragma unroll
     for (u32 h = 0; h < 2; ++h) {
@@ -195,6 +198,7 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
         bool used = i < pairs;
         u32 at_row = used ? i / tile_heads : 0, head = first_head + (used ? i % tile_heads : 0);
         position[h] = r.first + at_row;
+        from_key[h] = EXT ? ext.reach(position[h]) : 0;
         const float* from = qkv + ((u64)(row + at_row) * (heads + 2 * kv_heads) + head) * DIM + 2 * quad;
 #pragma unroll
         for (u32 c = 0; c < CHAIN; ++c) {
@@ -205,7 +209,7 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
         }
     }
 
-    float t = scale * LOG2_E_F32;
+    float t = EXT ? exponent_of(ext, scale) : scale * LOG2_E_F32;
     State<TILES> cut, total;
     total.clear();
     float* partials = (float*)(scratch + COUNTERS * 4);
@@ -231,8 +235,8 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
         u32 at = i % stages, parity = i / stages & 1, step_first = first_key + i * STEP_KEYS;
         u32 chunks = blocks_in(i), keys = min(STEP_KEYS, end_key - step_first); // chunks of 16 keys
         u32 k_at = base + at * 2 * STEP_BYTES<DIM>, v_at = k_at + STEP_BYTES<DIM>;
-        bool fresh = step_first % CUT_KEYS == 0;
-        if (fresh) cut.clear();
+        u32 first_chunk = EXT && i == 0 ? skip : 0;
+        if (i == 0 || step_first % CUT_KEYS == 0) cut.clear();
 
         // Scores of the warp's 32 keys.
         float score[4][4] = {};
@@ -259,7 +263,8 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
 #pragma unroll
             for (u32 e = 0; e < 4; ++e) {
                 u32 key = step_first + 32 * warp + 8 * n + 2 * quad + e % 2;
-                if (key > position[e / 2]) score[n][e] = minus_infinity();
+                if (EXT && ext.cap > 0.0f) score[n][e] = ext.capped(score[n][e]);
+                if (key > position[e / 2] || (EXT && key < from_key[e / 2])) score[n][e] = minus_infinity();
                 largest[e / 2] = fmaxf(largest[e / 2], score[n][e]);
             }
         }
@@ -319,11 +324,11 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
                 mma(cut.o[n + 1], p, b[2], b[3]);
             }
         };
-        if (chunks == STEP_BLOCKS) {
+        if (chunks == STEP_BLOCKS && first_chunk == 0) {
 #pragma unroll
             for (u32 chunk = 0; chunk < STEP_BLOCKS; ++chunk) add_chunk(chunk);
         } else {
-            for (u32 chunk = 0; chunk < chunks; ++chunk) add_chunk(chunk);
+            for (u32 chunk = first_chunk; chunk < chunks; ++chunk) add_chunk(chunk);
         }
         __syncwarp();
         if (lane == 0) barrier_arrive(empty_v + 8 * at);
@@ -336,7 +341,7 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
             if (blockIdx.z == 0) {
                 total.merge(cut, t);
             } else {
-                store_partial(cut, step_first / CUT_KEYS);
+                store_partial(cut, step_first / CUT_KEYS - skipped);
             }
         }
     }
@@ -346,8 +351,9 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
         for (u32 h = 0; h < 2; ++h) {
             u32 i = pair + 8 * h;
             if (i >= pairs) continue;
-            float inverse = 1.0f / total.l[h];
-            bf16* to = a + ((u64)(row + i / tile_heads) * heads + first_head + i % tile_heads) * DIM + warp * (DIM / 4);
+            u32 head = first_head + i % tile_heads;
+            float inverse = 1.0f / (EXT ? total.l[h] + ext.sink(head, total.m[h], t) : total.l[h]);
+            bf16* to = a + ((u64)(row + i / tile_heads) * heads + head) * DIM + warp * (DIM / 4);
 #pragma unroll
             for (u32 n = 0; n < TILES; ++n) {
                 *(u32*)(to + 8 * n + 2 * quad) = pack_bf16(total.o[n][2 * h] * inverse, total.o[n][2 * h + 1] * inverse);
@@ -368,7 +374,7 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
     if (!s.last) return;
     __threadfence();
     // A warp a pair, DIM / 32 dims a lane; slot 0 holds what block 0 merged.
-    constexpr u32 OWN = DIM / 32, BATCH = 16;
+    constexpr u32 OWN = DIM / 32, BATCH = OWN == 8 ? 8 : 16;
     u32 first_cut = cuts / splits;
     for (u32 i = warp; i < pairs; i += THREADS / 32) {
         const float* from = partial_at(i, 0);
@@ -387,10 +393,13 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
                 if (j + n >= cuts) break;
                 const float* at = from + (j + n) * stride;
                 state[n] = __ldcg((const float2*)(at + DIM));
-                if (OWN == 4) {
-                    float4 x = __ldcg((const float4*)(at + lane * OWN));
-                    part[n][0] = make_float2(x.x, x.y);
-                    part[n][OWN / 2 - 1] = make_float2(x.z, x.w);
+                if (OWN % 4 == 0) {
+#pragma unroll
+                    for (u32 d = 0; d < OWN; d += 4) {
+                        float4 x = __ldcg((const float4*)(at + lane * OWN + d));
+                        part[n][d / 2] = make_float2(x.x, x.y);
+                        part[n][min(d / 2 + 1, OWN / 2 - 1)] = make_float2(x.z, x.w);
+                    }
                 } else {
 #pragma unroll
                     for (u32 d = 0; d < OWN; d += 2) part[n][d / 2] = __ldcg((const float2*)(at + lane * OWN + d));
@@ -410,19 +419,31 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
                 m = larger;
             }
         }
-        float inverse = 1.0f / l;
-        bf16* to = a + ((u64)(row + i / tile_heads) * heads + first_head + i % tile_heads) * DIM + lane * OWN;
+        u32 head = first_head + i % tile_heads;
+        float inverse = 1.0f / (EXT ? l + ext.sink(head, m, t) : l);
+        bf16* to = a + ((u64)(row + i / tile_heads) * heads + head) * DIM + lane * OWN;
 #pragma unroll
         for (u32 d = 0; d < OWN; d += 2) *(u32*)(to + d) = pack_bf16(o[d] * inverse, o[d + 1] * inverse);
     }
 }
 
-#define ATTENTION(NAME, DIM)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(THREADS + 32, 3)                                                     \
-        NAME(const float* qkv, const bf16* k, const bf16* v, const u32* tables, bf16* a, u32 heads, u32 kv_heads,     \
-             u32 head_dim, u32 blocks_per_slot, float scale, const u32* s, unsigned char* scratch) {                  \
-        attention<DIM>(qkv, k, v, tables, a, heads, kv_heads, blocks_per_slot, scale, Step{s}, scratch);              \
+#define ATTENTION(DIM, BLOCKS)                                                                                        \
+    extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS)                                                \
+        attention_split_##DIM(const float* qkv, const bf16* k, const bf16* v, const u32* tables, bf16* a, u32 heads,  \
+                              u32 kv_heads, u32 head_dim, u32 blocks_per_slot, float scale, const u32* s,             \
+                              unsigned char* scratch) {                                                               \
+        attention<DIM, false>(qkv, k, v, tables, a, heads, kv_heads, blocks_per_slot, scale, Extension(), Step{s},    \
+                              scratch);                                                                               \
+    }                                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS)                                                \
+        attention_split_ext_##DIM(const float* qkv, const bf16* k, const bf16* v, const u32* tables,                  \
+                                  const float* sinks, bf16* a, u32 heads, u32 kv_heads, u32 head_dim,                 \
+                                  u32 blocks_per_slot, u32 window, u32 has_sinks, float scale, float softcap,         \
+                                  const u32* s, unsigned char* scratch) {                                             \
+        attention<DIM, true>(qkv, k, v, tables, a, heads, kv_heads, blocks_per_slot, scale,                           \
+                             extension(window, sinks, has_sinks, scale, softcap), Step{s}, scratch);                  \
     }
 
-ATTENTION(attention_split_64, 64)
-ATTENTION(attention_split_128, 128)
+ATTENTION(64, 3)
+ATTENTION(128, 3)
+ATTENTION(256, 1)

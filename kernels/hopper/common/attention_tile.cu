@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// attention_bf16 for steps of many rows: tiles of 128 (row, head) pairs, products by wgmma. Spec cut256_step128_bf16
+// attention_bf16, attention_ext_bf16 for steps of many rows: tiles of 128 (row, head) pairs, products by wgmma. Spec cut256_step128_bf16
 // (attention.cuh), the bits of attention_split.cu.
 //
 // A tile is the query heads of one KV head for up to 128 / group consecutive rows of a work item of the step block. Two
@@ -59,31 +59,38 @@ __device__ inline void leave_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
+// `reach`: the first key that a row of the tile reaches.
 template <u32 DIM>
 __device__ inline void produce(const Shared& tile, u32 base, u32 barriers, const bf16* k, const bf16* v, const u32* table,
-                               u32 kv_heads, u32 kv_head) {
+                               u32 kv_heads, u32 kv_head, u32 reach) {
     u32 live = tile.position + tile.rows, lane = threadIdx.x % 32;
     u32 full_k = barriers, empty_k = full_k + 8 * STAGES, full_v = empty_k + 8 * STAGES, empty_v = full_v + 8 * STAGES;
+    u32 first_step = reach / STEP_KEYS, skip = reach % STEP_KEYS / KV_BLOCK;
+    live -= first_step * STEP_KEYS;
+    table += first_step * STEP_BLOCKS;
     u32 steps = (live + STEP_KEYS - 1) / STEP_KEYS;
     for (u32 i = 0; i < steps; ++i) {
         u32 blocks = min(STEP_BLOCKS, (live - i * STEP_KEYS + KV_BLOCK - 1) / KV_BLOCK), at = i % STAGES;
         u32 parity = (i / STAGES & 1) ^ 1; // an unused stage counts as empty
-        u32 block = lane < blocks ? table[i * STEP_BLOCKS + lane] : 0;
+        u32 first = i == 0 ? skip : 0, block = lane >= first && lane < blocks ? table[i * STEP_BLOCKS + lane] : 0;
         barrier_wait(empty_k + 8 * at, parity);
-        load_step<DIM>(base + at * 2 * STEP_BYTES<DIM>, k, kv_heads, kv_head, block, blocks, full_k + 8 * at);
+        load_step<DIM>(base + at * 2 * STEP_BYTES<DIM>, k, kv_heads, kv_head, block, first, blocks, full_k + 8 * at);
         barrier_wait(empty_v + 8 * at, parity);
-        load_step<DIM>(base + (2 * at + 1) * STEP_BYTES<DIM>, v, kv_heads, kv_head, block, blocks, full_v + 8 * at);
+        load_step<DIM>(base + (2 * at + 1) * STEP_BYTES<DIM>, v, kv_heads, kv_head, block, first, blocks,
+                       full_v + 8 * at);
     }
 }
 
-template <u32 DIM>
+template <u32 DIM, bool EXT>
 __device__ inline void consume(const Shared& tile, unsigned char* memory, u32 q_offset, u32 barriers, const float* qkv,
-                               bf16* a, u32 heads, u32 kv_heads, u32 kv_head, float t) {
+                               bf16* a, u32 heads, u32 kv_heads, u32 kv_head, float t, const Extension& ext) {
     constexpr u32 PANELS = DIM / PANEL_DIMS, OUT = DIM / 2;
     u32 part = __shfl_sync(0xffffffffu, threadIdx.x / 128, 0), thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32, quad = lane % 4;
     u32 full_k = barriers, empty_k = full_k + 8 * STAGES, full_v = empty_k + 8 * STAGES, empty_v = full_v + 8 * STAGES;
     u32 group = heads / kv_heads, pairs = tile.rows * group, first_head = kv_head * group;
-    u32 live = tile.position + tile.rows, steps = (live + STEP_KEYS - 1) / STEP_KEYS;
+    u32 reach = EXT ? ext.reach(tile.position) : 0, first_step = reach / STEP_KEYS;
+    // Steps and the keys of the last row count from `first_step` on.
+    u32 live = tile.position + tile.rows - first_step * STEP_KEYS, steps = (live + STEP_KEYS - 1) / STEP_KEYS;
     u32 my_pairs = min(PART, pairs - part * PART); // at least 1
     u32 first_position = tile.position + part * PART / group; // of the part's first pair
 
@@ -104,12 +111,14 @@ __device__ inline void consume(const Shared& tile, unsigned char* memory, u32 q_
     async_fence();
     asm volatile("bar.sync %0, 128;" ::"r"(part + 1) : "memory");
 
-    u32 position[2];
+    u32 position[2], from_key[2], last_reach = 0; // of the part's last pair
 #pragma unroll
     for (u32 h = 0; h < 2; ++h) {
         u32 p = min(16 * warp + lane / 4 + 8 * h, my_pairs - 1);
         position[h] = tile.position + (part * PART + p) / group;
+        from_key[h] = EXT ? ext.reach(position[h]) : 0;
     }
+    if (EXT) last_reach = ext.reach(tile.position + (part * PART + my_pairs - 1) / group);
     u32 base = __shfl_sync(0xffffffffu, shared_address(memory), 0);
     u64 q_matrix = matrix_at(base + q_part, 16, 1024);
     float4* total = (float4*)(memory + q_offset + PAIRS * DIM * 2) + part * 128 * (OUT / 4) + thread; // stride 128
@@ -136,21 +145,26 @@ __device__ inline void consume(const Shared& tile, unsigned char* memory, u32 q_
         wgmma_begin();
 #pragma unroll
         for (u32 c = 0; c < STEP_KEYS / 16; ++c) {
-            wgmma_values(cut_o, weights[c], v_matrix + c * (2 * GROUP_BYTES<DIM> / 16), c == 0 ? i % 2 : 1);
+            wgmma_values(cut_o, weights[c], v_matrix + c * (2 * GROUP_BYTES<DIM> / 16),
+                         c == 0 ? i > 0 && (first_step + i) % 2 : 1);
         }
         wgmma_commit();
     };
     // Scores become weights in place; c is what the cut's output is scaled by. A cut takes two steps.
     auto weigh = [&](u32 i, float(&c)[2]) {
-        u32 step_first = i * STEP_KEYS;
-        if (step_first + STEP_KEYS - 1 > first_position) {
+        u32 step_first = (first_step + i) * STEP_KEYS;
+        if (EXT && ext.cap > 0.0f) {
+#pragma unroll
+            for (u32 e = 0; e < 64; ++e) score[e] = ext.capped(score[e]);
+        }
+        if (step_first + STEP_KEYS - 1 > first_position || (EXT && step_first < last_reach)) {
 #pragma unroll
             for (u32 e = 0; e < 64; ++e) {
                 u32 key = step_first + e / 4 * 8 + 2 * quad + e % 2;
-                if (key > position[e / 2 % 2]) score[e] = minus_infinity();
+                if (key > position[e / 2 % 2] || (EXT && key < from_key[e / 2 % 2])) score[e] = minus_infinity();
             }
         }
-        bool fresh = i % 2 == 0;
+        bool fresh = i == 0 || (first_step + i) % 2 == 0;
         float offset[2], largest[2][2], runs[2][4];
 #pragma unroll
         for (u32 h = 0; h < 2; ++h) {
@@ -198,6 +212,14 @@ __device__ inline void consume(const Shared& tile, unsigned char* memory, u32 q_
 #pragma unroll
         for (u32 e = 0; e < 32; ++e) asm volatile("" : "+r"(weights[e / 4][e % 4])::"memory");
     };
+    // Values that are not the tile's may be anything, and 0 x NaN would be NaN: those of blocks that were not loaded, before
+    // its first step's, and those past its last row.
+    auto clear = [&](u32 i, u32 from, u32 end) {
+        clear_values<DIM>(memory + (2 * (i % STAGES) + 1) * STEP_BYTES<DIM>, from, end, thread, 128);
+        async_fence();
+        asm volatile("bar.sync %0, 128;" ::"r"(part + 1) : "memory");
+    };
+    u32 skip = reach % STEP_KEYS / KV_BLOCK * KV_BLOCK; // keys of the first step that were not loaded
     auto pack_weights = [&] {
 #pragma unroll
         for (u32 e = 0; e < 32; ++e) weights[e / 4][e % 4] = pack_bf16(score[2 * e], score[2 * e + 1]);
@@ -229,6 +251,7 @@ __device__ inline void consume(const Shared& tile, unsigned char* memory, u32 q_
     for (u32 i = 0; i + 1 < steps; ++i) {
         make_scores(i + 1);
         barrier_wait(full_v + 8 * (i % STAGES), i / STAGES & 1);
+        if (EXT && i == 0 && skip > 0) clear(0, 0, skip);
         add_values(i);
         wgmma_wait<1>();
         settle(score);
@@ -239,7 +262,7 @@ __device__ inline void consume(const Shared& tile, unsigned char* memory, u32 q_
         settle(cut_o);
         hold_weights();
         if (lane == 0) barrier_arrive(empty_v + 8 * (i % STAGES));
-        if (i % 2 == 0) {
+        if ((first_step + i) % 2 == 0) {
 #pragma unroll
             for (u32 e = 0; e < OUT; ++e) cut_o[e] *= c[e / 2 % 2];
         } else {
@@ -257,12 +280,8 @@ __device__ inline void consume(const Shared& tile, unsigned char* memory, u32 q_
     {
         u32 i = steps - 1, at = i % STAGES, keys = live - i * STEP_KEYS;
         barrier_wait(full_v + 8 * at, i / STAGES & 1);
-        if (keys < STEP_KEYS) {
-            // Values past the tile's last row may be anything, and 0 x NaN would be NaN.
-            clear_values<DIM>(memory + (2 * at + 1) * STEP_BYTES<DIM>, keys, STEP_KEYS, thread, 128);
-            async_fence();
-            asm volatile("bar.sync %0, 128;" ::"r"(part + 1) : "memory");
-        }
+        if (EXT && i == 0 && skip > 0) clear(0, 0, skip);
+        if (keys < STEP_KEYS) clear(i, keys, STEP_KEYS);
         add_values(i);
         wgmma_wait<0>();
         settle(cut_o);
@@ -281,8 +300,9 @@ __device__ inline void consume(const Shared& tile, unsigned char* memory, u32 q_
     for (u32 h = 0; h < 2; ++h) {
         u32 p = 16 * warp + lane / 4 + 8 * h, pair = part * PART + p;
         if (p >= my_pairs) continue;
-        float inverse = 1.0f / total_l[h];
-        bf16* to = a + ((u64)(tile.row + pair / group) * heads + first_head + pair % group) * DIM + 2 * quad;
+        u32 head = first_head + pair % group;
+        float inverse = 1.0f / (EXT ? total_l[h] + ext.sink(head, total_m[h], t) : total_l[h]);
+        bf16* to = a + ((u64)(tile.row + pair / group) * heads + head) * DIM + 2 * quad;
 #pragma unroll
         for (u32 n = 0; n < OUT / 4; ++n) {
             *(u32*)(to + 8 * n) = pack_bf16(cut_o[4 * n + 2 * h] * inverse, cut_o[4 * n + 2 * h + 1] * inverse);
@@ -290,9 +310,9 @@ __device__ inline void consume(const Shared& tile, unsigned char* memory, u32 q_
     }
 }
 
-template <u32 DIM>
+template <u32 DIM, bool EXT>
 __device__ inline void attention(const float* qkv, const bf16* k, const bf16* v, const u32* tables, bf16* a, u32 heads,
-                                 u32 kv_heads, u32 blocks_per_slot, float scale, Step step) {
+                                 u32 kv_heads, u32 blocks_per_slot, float scale, Extension ext, Step step) {
     extern __shared__ unsigned char raw[];
     __shared__ Shared s;
     pdl_launch();
@@ -323,23 +343,33 @@ __device__ inline void attention(const float* qkv, const bf16* k, const bf16* v,
     if (threadIdx.x >= 256) {
         leave_registers<24>();
         if (threadIdx.x < 288) {
-            produce<DIM>(s, base, barriers, k, v, tables + (u64)s.slot * blocks_per_slot, kv_heads, kv_head);
+            produce<DIM>(s, base, barriers, k, v, tables + (u64)s.slot * blocks_per_slot, kv_heads, kv_head,
+                         EXT ? ext.reach(s.position) : 0);
         }
     } else {
         take_registers<240>();
         if (threadIdx.x / 128 < parts) {
-            consume<DIM>(s, memory, 2 * STAGES * STEP_BYTES<DIM>, barriers, qkv, a, heads, kv_heads, kv_head,
-                         scale * LOG2_E_F32);
+            consume<DIM, EXT>(s, memory, 2 * STAGES * STEP_BYTES<DIM>, barriers, qkv, a, heads, kv_heads, kv_head,
+                              EXT ? exponent_of(ext, scale) : scale * LOG2_E_F32, ext);
         }
     }
 }
 
-#define ATTENTION(NAME, DIM)                                                                                          \
+#define ATTENTION(DIM)                                                                                                \
     extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                          \
-        NAME(const float* qkv, const bf16* k, const bf16* v, const u32* tables, bf16* a, u32 heads, u32 kv_heads,     \
-             u32 head_dim, u32 blocks_per_slot, float scale, const u32* s, unsigned char* scratch) {                  \
-        attention<DIM>(qkv, k, v, tables, a, heads, kv_heads, blocks_per_slot, scale, Step{s});                       \
+        attention_tile_##DIM(const float* qkv, const bf16* k, const bf16* v, const u32* tables, bf16* a, u32 heads,   \
+                             u32 kv_heads, u32 head_dim, u32 blocks_per_slot, float scale, const u32* s,              \
+                             unsigned char* scratch) {                                                                \
+        attention<DIM, false>(qkv, k, v, tables, a, heads, kv_heads, blocks_per_slot, scale, Extension(), Step{s});   \
+    }                                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                          \
+        attention_tile_ext_##DIM(const float* qkv, const bf16* k, const bf16* v, const u32* tables,                   \
+                                 const float* sinks, bf16* a, u32 heads, u32 kv_heads, u32 head_dim,                  \
+                                 u32 blocks_per_slot, u32 window, u32 has_sinks, float scale, float softcap,          \
+                                 const u32* s, unsigned char* scratch) {                                              \
+        attention<DIM, true>(qkv, k, v, tables, a, heads, kv_heads, blocks_per_slot, scale,                           \
+                             extension(window, sinks, has_sinks, scale, softcap), Step{s});                           \
     }
 
-ATTENTION(attention_tile_64, 64)
-ATTENTION(attention_tile_128, 128)
+ATTENTION(64)
+ATTENTION(128)

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // qk_norm_rope_kv_write, rope_kv_write: query and key heads are normed (the first alone) and rotated; queries go back to qkv
 // in f32, keys and values to the paged pools in bf16 (layout of kv_layout.cuh). Key and value columns of qkv stay as they
-// were. A warp takes HEADS heads.
+// were. A warp takes two query heads, or a key head and its value head.
+//
+// Values in the pool are finite: where one of a token's values of a head is not, in bf16, all of them are stored as 0 and the key
+// as NaN. A row that reaches the token gets NaN from its score; the weight of a row that does not is 0, and 0 x NaN cannot
+// arise where the tensor cores multiply them nevertheless.
 //
 // Spec: norm warp32_f32: column i belongs to lane i / (head_dim / 32), each lane one ascending chain of fma from 0, lanes
 // folded by sums with l xor 16, 8, 4, 2, 1; r = 1 / sqrt(sum / head_dim + eps), every step rounded to f32; x = (x * r) * w.
 // Then rope/half_f32 and kv_write/round_even as FAMILIES.toml states them.
 //
-// block 256, grid [rows, tiles(heads + 2 * kv_heads, 16)]; no dynamic shared memory, no scratch; head_dim 64 or 128, rot
+// block 256, grid [rows, tiles(tiles(heads, 2) + kv_heads, 8)]; no dynamic shared memory, no scratch; head_dim 64, 128 or 256, rot
 // a multiple of head_dim / 16; any number of rows; buffers aligned to 16 bytes. pdl = true.
 #include "kv_layout.cuh"
 #include "numeric.cuh"
@@ -15,6 +19,8 @@
 
 constexpr u32 WARPS = 8;
 constexpr u32 HEADS = 2; // of a warp
+#define INFINITY_F32 __int_as_float(0x7f800000)
+#define NAN_F32 __int_as_float(0x7fc00000)
 
 template <u32 N>
 __device__ inline void load(const float* from, float* to) {
@@ -29,45 +35,59 @@ __device__ inline void load<4>(const float* from, float* to) {
     float4 v = *(const float4*)from;
     to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
 }
+template <>
+__device__ inline void load<8>(const float* from, float* to) {
+    load<4>(from, to);
+    load<4>(from + 4, to + 4);
+}
 
 // N = head_dim / 32: the dims of a lane.
 template <u32 N, bool NORM>
 __device__ void heads_of(float* qkv, const float* qw, const float* kw, const float* cs, bf16* k, bf16* v,
                          const u32* tables, u32 heads, u32 kv_heads, u32 rot, float eps, u32 blocks_per_slot, Step step) {
     constexpr u32 DIM = 32 * N;
-    u32 row = blockIdx.x, base = (blockIdx.y * WARPS + threadIdx.x / 32) * HEADS, lane = threadIdx.x % 32;
-    u32 all = heads + 2 * kv_heads, first = lane * N, half = rot / 2;
-    bool live = row < step.rows() && base < all;
+    u32 row = blockIdx.x, pair = blockIdx.y * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
+    u32 all = heads + 2 * kv_heads, first = lane * N, half = rot / 2, query_pairs = (heads + HEADS - 1) / HEADS;
+    bool live = row < step.rows() && pair < query_pairs + kv_heads, query = pair < query_pairs;
+    u32 kv_head = pair - query_pairs; // of a pair of key and value
+    auto head_of = [&](u32 j) { return query ? HEADS * pair + j : heads + j * kv_heads + kv_head; };
+    u32 count = query ? min(HEADS, heads - HEADS * pair) : 2;
     bool low = first < half, rotated = first < rot;
     u32 partner = low ? lane + half / N : lane - half / N;
     u32 position = live ? step.positions()[row] : 0, slot = live ? step.slots()[row] : 0;
     float w[HEADS][N];
 #pragma unroll
     for (u32 j = 0; j < HEADS; ++j) {
-        if (NORM && base + j < heads + kv_heads) load<N>((base + j < heads ? qw : kw) + first, w[j]);
+        if (NORM && live && (query || j == 0)) load<N>((query ? qw : kw) + first, w[j]);
     }
     pdl_wait();
     if (!live) return; // the whole warp
-    float* at = qkv + ((u64)row * all + base) * DIM + first;
+    float* at = qkv + (u64)row * all * DIM + first;
     float values[HEADS][N], c[N], s[N];
 #pragma unroll
     for (u32 j = 0; j < HEADS; ++j) {
-        if (base + j < all) load<N>(at + j * DIM, values[j]);
+        if (j < count) load<N>(at + head_of(j) * DIM, values[j]);
     }
-    if (rotated && base < heads + kv_heads) {
+    if (rotated) {
         const float* cos = cs + (u64)row * rot + (low ? first : first - half);
         load<N>(cos, c);
         load<N>(cos + half, s);
     }
     u32 block = 0;
-    bool stored = base + HEADS > heads;
-    if (stored && !block_of(step, tables, blocks_per_slot, slot, position, &block)) return;
+    bool poison = false;
+    if (!query) {
+        if (!block_of(step, tables, blocks_per_slot, slot, position, &block)) return;
+#pragma unroll
+        for (u32 i = 0; i < N; ++i) {
+            poison = poison || !(fabsf(__bfloat162float(__float2bfloat16_rn(values[1][i]))) < INFINITY_F32);
+        }
+        poison = __any_sync(0xffffffffu, poison);
+    }
 #pragma unroll
     for (u32 j = 0; j < HEADS; ++j) {
-        u32 head = base + j;
-        if (head >= all) break;
+        if (j >= count) break;
         float(&x)[N] = values[j];
-        if (head < heads + kv_heads) {
+        if (query || j == 0) {
             if (NORM) {
                 float sum = 0.0f;
 #pragma unroll
@@ -88,15 +108,15 @@ __device__ void heads_of(float* qkv, const float* qw, const float* kw, const flo
                 }
             }
         }
-        if (head < heads) {
+        if (query) {
 #pragma unroll
-            for (u32 i = 0; i < N; i += 2) *(float2*)(at + j * DIM + i) = make_float2(x[i], x[i + 1]);
+            for (u32 i = 0; i < N; i += 2) *(float2*)(at + head_of(j) * DIM + i) = make_float2(x[i], x[i + 1]);
             continue;
         }
-        bool key = head < heads + kv_heads;
-        u32 kv_head = head - heads - (key ? 0 : kv_heads);
+#pragma unroll
+        for (u32 i = 0; i < N; ++i) x[i] = poison ? (j == 0 ? NAN_F32 : 0.0f) : x[i];
         unsigned char* to =
-            (unsigned char*)(key ? k : v) + kv_offset(block, kv_heads, kv_head, DIM, position % KV_BLOCK, first);
+            (unsigned char*)(j == 0 ? k : v) + kv_offset(block, kv_heads, kv_head, DIM, position % KV_BLOCK, first);
 #pragma unroll
         for (u32 i = 0; i < N; i += 2) {
             *(__nv_bfloat162*)(to + 2 * i) = __floats2bfloat162_rn(x[i], x[i + 1]);
@@ -104,26 +124,34 @@ __device__ void heads_of(float* qkv, const float* qw, const float* kw, const flo
     }
 }
 
-template <bool NORM>
+// NARROW: heads of 64 or 128 columns; else of 256.
+template <bool NORM, bool NARROW>
 __device__ void by_dim(float* qkv, const float* qw, const float* kw, const float* cs, bf16* k, bf16* v, const u32* tables,
                        u32 heads, u32 kv_heads, u32 head_dim, u32 rot, float eps, u32 blocks_per_slot, Step step) {
     pdl_launch();
-    switch (head_dim) {
-    case 64: return heads_of<2, NORM>(qkv, qw, kw, cs, k, v, tables, heads, kv_heads, rot, eps, blocks_per_slot, step);
-    case 128: return heads_of<4, NORM>(qkv, qw, kw, cs, k, v, tables, heads, kv_heads, rot, eps, blocks_per_slot, step);
-    default: pdl_wait();
+    if (!NARROW) {
+        heads_of<8, NORM>(qkv, qw, kw, cs, k, v, tables, heads, kv_heads, rot, eps, blocks_per_slot, step);
+    } else if (head_dim == 64) {
+        heads_of<2, NORM>(qkv, qw, kw, cs, k, v, tables, heads, kv_heads, rot, eps, blocks_per_slot, step);
+    } else {
+        heads_of<4, NORM>(qkv, qw, kw, cs, k, v, tables, heads, kv_heads, rot, eps, blocks_per_slot, step);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, 5)
-    qk_norm_rope_kv_write(float* qkv, const float* qw, const float* kw, const float* cs, bf16* k, bf16* v,
-                          const u32* tables, u32 heads, u32 kv_heads, u32 head_dim, u32 rot, float eps,
-                          u32 blocks_per_slot, const u32* s) {
-    by_dim<true>(qkv, qw, kw, cs, k, v, tables, heads, kv_heads, head_dim, rot, eps, blocks_per_slot, Step{s});
-}
+#define ROPE_KV_WRITE(SUFFIX, NARROW, BLOCKS)                                                                         \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)                                                  \
+        qk_norm_rope_kv_write##SUFFIX(float* qkv, const float* qw, const float* kw, const float* cs, bf16* k,         \
+                                      bf16* v, const u32* tables, u32 heads, u32 kv_heads, u32 head_dim, u32 rot,     \
+                                      float eps, u32 blocks_per_slot, const u32* s) {                                 \
+        by_dim<true, NARROW>(qkv, qw, kw, cs, k, v, tables, heads, kv_heads, head_dim, rot, eps, blocks_per_slot,     \
+                             Step{s});                                                                                \
+    }                                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)                                                  \
+        rope_kv_write##SUFFIX(float* qkv, const float* cs, bf16* k, bf16* v, const u32* tables, u32 heads,            \
+                              u32 kv_heads, u32 head_dim, u32 rot, u32 blocks_per_slot, const u32* s) {               \
+        by_dim<false, NARROW>(qkv, cs, cs, cs, k, v, tables, heads, kv_heads, head_dim, rot, 0.0f, blocks_per_slot,   \
+                              Step{s});                                                                               \
+    }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, 5)
-    rope_kv_write(float* qkv, const float* cs, bf16* k, bf16* v, const u32* tables, u32 heads, u32 kv_heads, u32 head_dim,
-                  u32 rot, u32 blocks_per_slot, const u32* s) {
-    by_dim<false>(qkv, cs, cs, cs, k, v, tables, heads, kv_heads, head_dim, rot, 0.0f, blocks_per_slot, Step{s});
-}
+ROPE_KV_WRITE(, true, 5)
+ROPE_KV_WRITE(_wide, false, 3)
