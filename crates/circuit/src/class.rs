@@ -36,6 +36,8 @@ pub(crate) struct Point {
     /// How the KV pool lies; `None` is the plain way.
     pub(crate) pool: Option<String>,
     pub(crate) when: Option<Expr>,
+    /// Ops whose results it converts; empty is all.
+    pub(crate) after: Vec<String>,
     pub(crate) rows: RowRange,
     pub(crate) scratch: BTreeMap<String, Expr>,
     pub(crate) peak: String,
@@ -103,6 +105,13 @@ impl Class {
             let path = format!("{dir}/KERNEL_FAMILIES.toml");
             class.add_formats(&path, points)?;
             class.add_points(&path, points, families, depth)?;
+            let named = points.point.iter().flat_map(|p| &p.after);
+            if let Some(op) = named.into_iter().find(|op| !ops.contains_key(*op)) {
+                return Err(LibraryError::new(
+                    &path,
+                    format!("after: there is no op `{op}`"),
+                ));
+            }
             class.add_fusions(&format!("{dir}/FUSIONS.toml"), fusions, families, ops)?;
         }
         Ok(class)
@@ -191,6 +200,7 @@ impl Class {
             layouts: p.layouts.clone(),
             pool: p.pool.clone(),
             when: p.when.clone(),
+            after: p.after.clone(),
             rows: p
                 .rows
                 .map_or(RowRange::ALL, |[min, max]| RowRange { min, max }),

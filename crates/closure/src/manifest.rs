@@ -139,6 +139,8 @@ impl Switch {
 pub struct Map {
     /// The buffer argument's name.
     pub buffer: String,
+    /// Bytes from the buffer's begin to the map's: a formula; 0 unless stated.
+    pub offset: Option<String>,
     /// Format of its values, by name.
     pub elem: String,
     /// Values in each dimension, the innermost first: formulas.

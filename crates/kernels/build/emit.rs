@@ -186,8 +186,11 @@ fn map(map: &Map, args: &[Arg], names: &[Option<&str>]) -> Result<String> {
         });
         parsed.collect::<Result<Vec<_>>>().map(|v| v.join(", "))
     };
+    let offset = map.offset.as_deref().unwrap_or("0");
+    let offset = Formula::parse(offset, names).map_err(|e| format!("offset: {e}"))?;
     Ok(format!(
-        "Map {{ arg: {arg}, elem: Elem::{elem:?}, dims: &[{}], strides: &[{}], tile: &[{}], swizzle: {} }}",
+        "Map {{ arg: {arg}, offset: {}, elem: Elem::{elem:?}, dims: &[{}], strides: &[{}], tile: &[{}], swizzle: {} }}",
+        rust(&offset),
         list("dims", &map.dims)?,
         list("strides", &map.strides)?,
         list("tile", &map.tile)?,

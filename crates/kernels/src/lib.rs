@@ -76,6 +76,8 @@ pub struct Point {
 pub struct Map {
     /// The argument's index.
     pub arg: usize,
+    /// Bytes from the buffer's begin to the map's.
+    pub offset: Formula,
     /// Format of its values.
     pub elem: Elem,
     /// Values in each dimension, the innermost first.

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use metrale_circuit::{CircuitLibrary, ConfigInput, Instance, Plan, PlanRequest, Source};
 use metrale_closure::Tree;
-use metrale_core::{Elem, FlatMap, Scalar, StepLimits};
+use metrale_core::{Elem, FlatMap, Scalar, StepLimits, fp8};
 
 const LIMITS: StepLimits = StepLimits {
     rows: 64,
@@ -25,7 +25,7 @@ fn library() -> CircuitLibrary {
 
 /// Hidden and intermediate size, width of a head, vocabulary: what no fast kernel takes, what all of them take with either
 /// width, columns that are no whole vectors, rows that only the wide norms take, and the products of real models.
-const SHAPES: [[i64; 4]; 8] = [
+const SHAPES: [[i64; 4]; 9] = [
     [64, 96, 16, 320],
     [128, 256, 128, 320],
     [512, 1024, 64, 320],
@@ -34,6 +34,7 @@ const SHAPES: [[i64; 4]; 8] = [
     [4096, 12288, 128, 151_936],
     [4096, 2048, 128, 320],
     [5120, 1024, 128, 320],
+    [4608, 2048, 128, 320],
 ];
 
 /// Families that bring ops of their own (windows, caps, multipliers, norms of whole projections), and shapes for what serves
@@ -113,16 +114,27 @@ fn plan(
     library: &CircuitLibrary,
     instance: &Instance,
     class: &str,
-    weights: Elem,
+    (weights, stored): (Elem, Option<Elem>),
     kv: Elem,
     fuse: bool,
 ) -> Plan {
-    let formats = instance.uniform_formats(weights);
+    let mut formats = instance.uniform_formats(weights);
+    let mut from = BTreeMap::new();
+    if fp8::scales(weights, 1).is_some() {
+        // Checkpoints keep vectors, tables and the head as they are.
+        for weight in instance.weights() {
+            if weight.key.layer.is_none() || weight.shape.len() == 1 {
+                formats.insert(weight.key.clone(), Elem::BF16);
+            } else if let Some(stored) = stored {
+                from.insert(weight.key.clone(), stored);
+            }
+        }
+    }
     let request = PlanRequest {
         class,
         device: None,
         formats: &formats,
-        stored: &BTreeMap::new(),
+        stored: &from,
         values: &BTreeMap::new(),
         kv,
         limits: LIMITS,
@@ -152,15 +164,20 @@ fn classes() -> Vec<(String, BTreeSet<String>)> {
 
 #[test]
 fn plans_have_their_kernels_and_kernels_have_a_plan() {
-    const FORMATS: [Elem; 3] = [Elem::F32, Elem::F16, Elem::BF16];
+    const PLAIN: [Elem; 3] = [Elem::F32, Elem::F16, Elem::BF16];
+    let mut formats: Vec<(Elem, Option<Elem>)> = PLAIN.map(|e| (e, None)).into();
+    for fp8 in [Elem::F8Row, Elem::F8Block] {
+        formats.push((fp8, None));
+        formats.extend(PLAIN.map(|stored| (fp8, Some(stored))));
+    }
     let library = library();
     for (class, code) in classes() {
         // What a benchmark launches beside a plan.
         let mut used = BTreeSet::from(["read/xor".to_owned()]);
         for (family, shape) in models() {
             let instance = instance(&library, family, shape);
-            for weights in FORMATS {
-                for (kv, fuse) in FORMATS
+            for weights in formats.clone() {
+                for (kv, fuse) in PLAIN
                     .map(|kv| [(kv, true), (kv, false)])
                     .into_iter()
                     .flatten()
@@ -194,13 +211,14 @@ fn plans_give_each_kernel_the_arguments_that_it_declares() {
         .iter()
         .filter(|t| t.id.is_baseline())
     {
-        for (family, shape) in models() {
+        let formats = [Elem::BF16, Elem::F8Row, Elem::F8Block];
+        for ((family, shape), weights) in models().flat_map(|c| formats.map(|f| (c, f))) {
             let instance = instance(&library, family, shape);
             let plan = plan(
                 &library,
                 &instance,
                 target.id.hw,
-                Elem::BF16,
+                (weights, None),
                 Elem::BF16,
                 true,
             );

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // linear, linear_swiglu of e4m3 rows, few rows: f8_row (spec qgmma128_row) and f8_block (qgmma128_block). x has its scales behind
-// each row's values, w (layouts f8_row_tiles, f8_row_paired, f8_block_tiles, f8_block_paired) behind its tiles.
+// each row's values, w (layouts f8_row_tiles, f8_row_pairs, f8_block_tiles, f8_block_pairs) behind its tiles.
 //
 // Launch facts: as the points of the same name in linear_split.cu, with 128 k for 64: S = linear_segments(k / 128, n), k % 128 == 0;
 // f8_row shares its numbers for shared memory, f8_block: n8 111232 | n16 104448 | n32 105088 | n64 103040

@@ -10,58 +10,22 @@
 //   all       block 256, grid any (132 blocks are enough); a warp takes 8 rows at a time; cols % 128 == 0; src is aligned to
 //             16 bytes; but the last, calls bring multiples of 8 rows from a multiple of 8 on. The call that brings the last row writes the padding.
 // Spec of the first: exact. Compiled, and not yet run on a device.
-#include "linear_sm90.cuh"
+#include "fp8.cuh"
 #include "linear_tiles.cuh"
-#include "numeric.cuh"
+#include "plain_rows.cuh"
 
 constexpr u32 FULL = 0xffffffffu;
-
-// A row as it is read: value i as f32.
-struct PlainF32 {
-    static constexpr u32 BYTES = 4;
-    static __device__ float at(const u8* row, u32 i) { return ((const float*)row)[i]; }
-};
-struct PlainBf16 {
-    static constexpr u32 BYTES = 2;
-    static __device__ float at(const u8* row, u32 i) { return __uint_as_float((u32)((const u16*)row)[i] << 16); }
-};
-struct PlainF16 {
-    static constexpr u32 BYTES = 2;
-    static __device__ float at(const u8* row, u32 i) {
-        float v;
-        asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(((const u16*)row)[i]));
-        return v;
-    }
-};
 
 // The largest of a warp's magnitudes, as bits: a NaN counts above infinity.
 __device__ inline u32 warp_max(u32 m) { return __reduce_max_sync(FULL, m); }
 
-// s and what values are multiplied by: spec amax_row.
-__device__ inline void scale_for(u32 bits, float* scale, float* inverse) {
-    float m = __uint_as_float(bits), s = __fdiv_rn(m, 448.0f), r = __fdiv_rn(1.0f, s);
-    bool finite = bits < 0x7f800000u, usable = __float_as_uint(r) < 0x7f800000u;
-    *scale = finite ? s : __uint_as_float(0x7fc00000u);
-    *inverse = finite && usable ? r : 0.0f;
-}
-
-// Two values, nearest even, saturating; the first in the low byte.
-__device__ inline u32 e4m3_pair(float low, float high) {
-    u16 v;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(v) : "f"(high), "f"(low));
-    return v;
-}
-
 template <class P>
 __device__ inline uint4 e4m3_chunk(const u8* row, u32 chunk, float inverse) {
-    u32 words[4] = {};
-    if (inverse != 0.0f) {
+    u32 words[4], first = chunk * 16;
 #pragma unroll
-        for (u32 i = 0; i < 8; ++i) {
-            float low = __fmul_rn(P::at(row, chunk * 16 + 2 * i), inverse);
-            float high = __fmul_rn(P::at(row, chunk * 16 + 2 * i + 1), inverse);
-            words[i / 2] |= e4m3_pair(low, high) << 16 * (i % 2);
-        }
+    for (u32 i = 0; i < 4; ++i) {
+        u32 at = first + 4 * i;
+        words[i] = e4m3_quad(P::at(row, at), P::at(row, at + 1), P::at(row, at + 2), P::at(row, at + 3), inverse);
     }
     return make_uint4(words[0], words[1], words[2], words[3]);
 }
@@ -70,7 +34,7 @@ template <class P>
 __device__ inline u32 chunk_max(const u8* row, u32 chunk) {
     u32 m = 0;
 #pragma unroll
-    for (u32 i = 0; i < 16; ++i) m = max(m, __float_as_uint(P::at(row, chunk * 16 + i)) & 0x7fffffffu);
+    for (u32 i = 0; i < 16; ++i) m = max(m, magnitude(P::at(row, chunk * 16 + i)));
     return m;
 }
 

@@ -86,6 +86,9 @@ pub(crate) struct PointFile {
     pub(crate) pool: Option<String>,
     /// Shapes that it takes: a condition over the u32 arguments of its family; all unless stated.
     pub(crate) when: Option<Expr>,
+    /// Ops whose results it converts, and before points that state none; all unless stated.
+    #[serde(default)]
+    pub(crate) after: Vec<String>,
     /// Row counts `[min, max]` it is chosen for; all unless stated.
     pub(crate) rows: Option<[u32; 2]>,
     /// Bytes of scratch buffers, by argument: over the u32 arguments and the plan's limits.

@@ -4,7 +4,8 @@
 //! A `linear` over several weights becomes one run per stretch of equal formats. A class's own points are taken before
 //! those that it inherits, then those that convert least, then those that stand first. A point may want an input edge in
 //! another format: the conversion op is inserted once per edge and format and shared by all consumers, until the edge is
-//! rewritten in place.
+//! rewritten in place. A conversion's point may want its input converted, too (`after` says for which ops' results): what
+//! comes out in bf16 of a fused kernel is quantized from there.
 
 use std::collections::BTreeMap;
 
@@ -168,6 +169,16 @@ impl Lowering<'_> {
         Ok(format)
     }
 
+    /// The op that wrote an edge last, among those lowered.
+    fn writer(&self, edge: EdgeId) -> Option<&str> {
+        let writes = |o: &&LoweredOp| {
+            let mut edges = o.op.edges.iter();
+            edges.any(|e| e.edge == edge && e.used != Use::In)
+        };
+        let last = self.out.ops.iter().rev().find(writes);
+        last.map(|o| o.op.op.as_str())
+    }
+
     /// Points that could carry out a run, the preferred first, whatever layout its weights get.
     fn candidates(&self, op: &Op, run: &Run) -> Vec<usize> {
         let (job, class) = (self.job, self.job.class);
@@ -189,9 +200,19 @@ impl Lowering<'_> {
             }
             Some(conversions)
         };
+        let input = op.edges.iter().find(|o| o.used == Use::In);
+        let writer = input.and_then(|o| self.writer(o.edge));
+        let order = |p: usize| {
+            let point = &class.points[p];
+            let after = writer.is_some_and(|w| point.after.iter().any(|a| a == w));
+            if !after && !point.after.is_empty() {
+                return None;
+            }
+            Some((!after, point.depth, conversions(p)?, p))
+        };
         let mut found: Vec<_> = class
             .matching(&op.op, fixed, &names)
-            .filter_map(|p| Some((class.points[p].depth, conversions(p)?, p)))
+            .filter_map(order)
             .collect();
         found.sort_unstable();
         found.into_iter().map(|(.., p)| p).collect()

@@ -31,6 +31,13 @@ pub(super) fn number(job: Job<'_>, edges: &[Edge], parts: &[Part<'_>], name: &st
             let rows = |id: &u32| job.instance.weights[*id as usize].outputs();
             Some(ids.iter().map(rows).sum())
         }
+        // What divides the row at which each part of a packed tensor begins; 0 where there is one part.
+        "n_step" => {
+            let (_, ids) = run.weights.iter().find(|(n, _)| n == "w")?;
+            let rows = |id: &u32| job.instance.weights[*id as usize].outputs();
+            let (_, begun) = ids.split_last()?;
+            Some(begun.iter().map(rows).fold(0, gcd))
+        }
         "y_col" => Some(run.column),
         "y_ld" => {
             let y = op.edges.iter().find(|o| o.name == "y")?;
@@ -43,6 +50,11 @@ pub(super) fn number(job: Job<'_>, edges: &[Edge], parts: &[Part<'_>], name: &st
             Some(u64::from(bound))
         }
     }
+}
+
+/// The greatest common divisor; that of 0 and a number is the number.
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// The same for expressions; with the plan's limits where `limits` says so.

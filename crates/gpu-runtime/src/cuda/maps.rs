@@ -33,6 +33,7 @@ fn one(map: &Map, words: &[u64], env: &Env<'_>) -> Result<CUtensorMap, String> {
         let all = each.collect::<Option<Vec<u64>>>();
         all.ok_or_else(|| format!("{what} overflow"))
     };
+    let offset = map.offset.eval(env).ok_or("its offset overflows")?;
     let dims = values("its dimensions", map.dims)?;
     let strides = values("its strides", map.strides)?;
     let tile: Vec<u32> = values("its box", map.tile)?
@@ -41,14 +42,14 @@ fn one(map: &Map, words: &[u64], env: &Env<'_>) -> Result<CUtensorMap, String> {
         .collect::<Result<_, _>>()?;
     let steps = vec![1u32; dims.len()];
     let mut encoded = CUtensorMap { opaque: [0; 16] };
-    // SAFETY: the lists are as long as the rank says (the build checked it); the address is only stored, not read. The map
+    // SAFETY: the lists are as long as the rank says (the build checked it); the address is only stored, not read (by a copy, within what `needs` holds the buffer to). The map
     // is aligned as its type says.
     let result = unsafe {
         sys::cuTensorMapEncodeTiled(
             &mut encoded,
             data_type(map.elem)?,
             dims.len() as u32,
-            words[map.arg] as *mut std::ffi::c_void,
+            (words[map.arg] + offset) as *mut std::ffi::c_void,
             dims.as_ptr(),
             strides.as_ptr(),
             tile.as_ptr(),
