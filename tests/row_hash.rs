@@ -12,10 +12,11 @@ use std::sync::{Arc, Mutex};
 use metrale_core::{Elem, KV_BLOCK, StepLimits};
 use metrale_gpu_runtime::Isa;
 use metrale_model_engine::EngineOptions;
+use metrale_model_engine::adapters::Guess;
 use metrale_model_engine::engine::{EngineDriver, assemble};
 use metrale_sampling::{Sampling, SamplingFields};
 use metrale_scheduler::{
-    Delivery, Event, FinishReason, Handle, PlannerLimits, Request, RequestId, Turn,
+    Delivery, Event, FinishReason, Handle, PlannerLimits, Request, RequestId, Stats, Turn,
 };
 use support::{Result, Setup, fixture, on_gpu, served};
 
@@ -64,6 +65,8 @@ struct Case {
     limits: PlannerLimits,
     /// Whether rows are hashed; without, steps may be taken ahead of the tokens of the one before.
     hashes: bool,
+    /// Whether tokens are guessed.
+    guess: Option<Guess>,
 }
 
 fn case() -> Case {
@@ -93,6 +96,7 @@ fn sized(chunk: u32, kv_blocks: u64) -> Case {
         setup: Setup::new(step, kv_blocks),
         limits,
         hashes: true,
+        guess: None,
     }
 }
 
@@ -143,6 +147,7 @@ impl Running {
             limits: case.limits.clone(),
             row_hashes: case.hashes,
             snapshot_every: KV_BLOCK,
+            guess: case.guess,
             ..EngineOptions::default()
         };
         let (driver, populator) = assemble(model, options)?;
@@ -363,6 +368,70 @@ fn steps_ahead_of_their_tokens_leave_no_trace() {
             );
         }
     }
+}
+
+/// Guesses that are right in part: what prompt lookup finds, then tokens of no reason.
+fn guess(text: &[u32], most: u32, drafts: &mut Vec<u32>) {
+    metrale_speculative::ngram(text, most / 2, drafts);
+    drafts.extend((0..most).map(|i| (i * 13 + text.len() as u32) % VOCAB));
+}
+
+/// Greedy, whose answers repeat themselves, and drawn; with and without a crowd in which sequences are preempted.
+#[test]
+fn drafts_leave_no_trace() {
+    let drawn = |id| -> Result<Request<Sampling>> {
+        let fields = SamplingFields {
+            temperature: 0.7,
+            top_k: 3,
+            ..SamplingFields::default()
+        };
+        let sampling = Sampling::new(&fields, 7)?;
+        Ok(Request::new(
+            RequestId(id),
+            prompt(0, PROMPT),
+            sampling,
+            ANSWER,
+        ))
+    };
+    let mut accepted = 0;
+    for name in served(FIXTURES) {
+        for greedy in [true, false] {
+            let asked = |id| match greedy {
+                true => Ok(other(id, PROMPT, ANSWER)),
+                false => drawn(id),
+            };
+            let answer = |case: &Case, crowd: u64| -> Result<(Answer, Stats)> {
+                let mut engine = Running::start(name, case)?;
+                for id in 2..2 + crowd {
+                    engine.submit(other(id, 30 + id as u32, 60))?;
+                }
+                let mut asked = asked(1)?;
+                asked.prompt = prompt(1, PROMPT).into();
+                engine.submit(asked)?;
+                engine.finish();
+                Ok((engine.answer(1)?, engine.handle.stats()))
+            };
+            let (want, _) = answer(&case(), 0).unwrap();
+            for (case, crowd) in [(case(), 0), (case(), 5), (sized(64, 20), 5)] {
+                let limits = PlannerLimits {
+                    max_drafts: 6,
+                    max_logits_rows: 17,
+                    ..case.limits.clone()
+                };
+                let case = Case {
+                    limits,
+                    guess: Some(guess),
+                    ..case
+                };
+                let (got, stats) = answer(&case, crowd).unwrap();
+                check("drafts", name, &want, &got);
+                let recurrent = RECURRENT.contains(&name);
+                assert_eq!(stats.drafted == 0, recurrent, "{name}: {stats:?}");
+                accepted += stats.accepted;
+            }
+        }
+    }
+    assert!(accepted > 100, "{accepted} drafts were right");
 }
 
 #[test]

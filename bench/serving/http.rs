@@ -16,8 +16,8 @@ use metrale_model_engine::engine::MonotonicClock;
 use metrale_model_weights::Checkpoint;
 use metrale_sampling::Sampling;
 use metrale_scheduler::{
-    Delivery, DeviceRouter, Driver, Event, Fault, Handle, Lookahead, NoSpill, PlannerLimits,
-    Progress, Refusal, Routers, RowOutcome, StepOutcome, StepPlan,
+    Delivery, DeviceRouter, Driver, Event, Fault, Handle, Lookahead, NoDrafts, NoSpill,
+    PlannerLimits, Progress, Refusal, Routers, RowOutcome, StepOutcome, StepPlan,
 };
 use metrale_server::assembly::text_of;
 use metrale_server::engine_face::{
@@ -105,6 +105,7 @@ pub(crate) fn costs(model: &Path) {
         device: Instantly::default(),
         clock: MonotonicClock::default(),
         spill: NoSpill,
+        drafts: NoDrafts,
     };
     let driver = Driver::new(limits, routers, accounts).unwrap();
     let engine = Arc::new(Scripted(driver.handle()));

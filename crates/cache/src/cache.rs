@@ -255,6 +255,21 @@ impl KvCache {
         Some(block)
     }
 
+    /// Takes the blocks behind the first `blocks` from `slot`; none of them is published.
+    pub fn shrink(&mut self, slot: u32, blocks: u32) {
+        let sequence = &mut self.sequences[slot as usize];
+        debug_assert!(sequence.published <= blocks as usize);
+        while sequence.table.len() > blocks as usize {
+            if let Some(block) = sequence.table.pop() {
+                self.pool.drop_hold(block);
+                self.pool.give_back(block);
+            }
+        }
+        for window in &mut self.windows {
+            window.shrink(slot, blocks as usize);
+        }
+    }
+
     /// The block table of `slot`; empty if it is closed.
     #[must_use]
     pub fn table(&self, slot: u32) -> &[u32] {

@@ -114,6 +114,16 @@ impl Window {
         whole
     }
 
+    /// Gives back the blocks of `slot` behind the first `blocks`.
+    pub(crate) fn shrink(&mut self, slot: u32, blocks: usize) {
+        while self.tables[slot as usize].blocks.len() > blocks {
+            let table = &mut self.tables[slot as usize];
+            if let Some(block) = table.blocks.pop().filter(|b| *b != NONE) {
+                self.let_go(block);
+            }
+        }
+    }
+
     /// The block at `index` of `slot` entered the tree as `node` (or a node of equal tokens stood there).
     pub(crate) fn publish(&mut self, slot: u32, index: usize, node: u32) {
         let table = &self.tables[slot as usize];

@@ -17,7 +17,8 @@ use common::kv::Kv;
 use common::rig::{prompt, request};
 use criterion::{Criterion, criterion_group, criterion_main};
 use metrale_scheduler::{
-    Effect, Lookahead, NoSpill, Planner, PlannerLimits, Request, RowOutcome, StepOutcome,
+    DraftRouter, Effect, Lookahead, NoSpill, Planner, PlannerLimits, Request, RequestId,
+    RowOutcome, StepOutcome,
 };
 
 const RUNNING: u32 = 256;
@@ -31,12 +32,13 @@ struct State {
 }
 
 impl State {
-    /// All prompts done, every sequence decoding.
-    fn new() -> State {
+    /// All prompts done, every sequence decoding, and bringing so many drafts.
+    fn new(max_drafts: u32) -> State {
         let limits = PlannerLimits {
             max_num_seqs: RUNNING,
-            max_rows: 2 * RUNNING,
-            max_logits_rows: RUNNING,
+            max_rows: (2 + max_drafts) * RUNNING,
+            max_logits_rows: (1 + max_drafts) * RUNNING,
+            max_drafts,
             max_seq_len: LEN,
             queue_len: RUNNING as usize,
             ..PlannerLimits::default()
@@ -102,6 +104,7 @@ impl State {
     fn step(&mut self) -> (Duration, usize) {
         self.effects.clear();
         self.outcome.clear();
+        self.planner.draft(&mut Echo);
         let start = Instant::now();
         let now = Duration::from_secs(1);
         let plan = self
@@ -118,6 +121,16 @@ impl State {
             .apply(&self.outcome, &mut self.kv, &mut self.effects)
             .unwrap();
         (planned, drew)
+    }
+}
+
+/// Guesses what is answered here, of which every fourth is wrong.
+struct Echo;
+
+impl DraftRouter for Echo {
+    fn draft(&mut self, request: RequestId, text: &[u32], most: u32, drafts: &mut Vec<u32>) {
+        let next = text.len() as u32..text.len() as u32 + most;
+        drafts.extend(next.map(|at| (at * 31 + request.0 as u32) % 60 + u32::from(at % 4 == 0)));
     }
 }
 
@@ -154,9 +167,12 @@ fn percentiles() {
             times.len()
         );
     };
-    let mut state = State::new();
+    let mut state = State::new(0);
     show("plan a step", (0..3000).map(|_| state.step().0).collect());
-    let mut state = State::new();
+    let mut state = State::new(3);
+    let times = (0..800).map(|_| state.step().0).collect();
+    show("plan a step with three drafts each", times);
+    let mut state = State::new(0);
     state.submit();
     let (mut ahead, mut resolve) = (Vec::new(), Vec::new());
     for _ in 0..3000 {
@@ -171,10 +187,10 @@ fn percentiles() {
 /// Steps in histories of 3,000 tokens a sequence; making them is not counted.
 fn run(iters: u64, mut step: impl FnMut(&mut State) -> Duration) -> Duration {
     let mut total = Duration::ZERO;
-    let mut state = State::new();
+    let mut state = State::new(0);
     for i in 0..iters {
         if i % 3000 == 2999 {
-            state = State::new();
+            state = State::new(0);
         }
         total += step(&mut state);
     }

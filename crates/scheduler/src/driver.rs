@@ -155,6 +155,7 @@ impl<R: Router, K: KvAccounts> Driver<R, K> {
 
     /// Plans and submits a step where none is in flight. False: there is none to run.
     fn first(&mut self) -> Result<bool, Fault> {
+        self.planner.draft(&mut self.router);
         let now = self.router.now();
         // The planner wants the spill router alone, and the router is one value: both faces of it, one at a time.
         let Some(plan) = self
@@ -207,6 +208,9 @@ impl<R: Router, K: KvAccounts> Driver<R, K> {
         self.planner
             .reap(now, &mut self.kv, &mut self.router, &mut self.effects);
         let late = ahead && lookahead == Lookahead::Late;
+        if late {
+            self.planner.draft(&mut self.router);
+        }
         let resolved = late
             && self
                 .planner
@@ -375,6 +379,12 @@ impl<R: Router, K: KvAccounts> Driver<R, K> {
             self.router.observe(&effect);
             match effect {
                 Effect::Preempt { .. } => self.stats.preemptions += 1,
+                Effect::Verified {
+                    drafted, accepted, ..
+                } => {
+                    self.stats.drafted += u64::from(drafted);
+                    self.stats.accepted += u64::from(accepted);
+                }
                 Effect::Emit { request, event } => {
                     count(&mut self.stats, &event);
                     let last = event.is_last();

@@ -14,6 +14,15 @@ pub enum Effect {
         /// What to tell it.
         event: Event,
     },
+    /// A sequence brought drafts to a step that is done.
+    Verified {
+        /// Whose drafts.
+        request: RequestId,
+        /// Rows that ran for them.
+        drafted: u32,
+        /// Of these, the first so many became tokens of its text.
+        accepted: u32,
+    },
     /// A running sequence gave its blocks back and went to the head of the queue.
     Preempt {
         /// Which one.

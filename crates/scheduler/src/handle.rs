@@ -54,6 +54,10 @@ pub struct Stats {
     pub cached_tokens: u64,
     /// Tokens generated, stop tokens included.
     pub generated_tokens: u64,
+    /// Draft tokens that were run.
+    pub drafted: u64,
+    /// Of these, those that became tokens of an answer.
+    pub accepted: u64,
     /// Preemptions.
     pub preemptions: u64,
     /// Requests that finished, cancelled ones aside.

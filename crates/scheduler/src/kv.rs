@@ -34,6 +34,9 @@ pub trait KvAccounts {
     /// Appends a block to the table of `slot`; evicts a cached one if it must. `None` if none is left.
     fn grow(&mut self, slot: u32) -> Option<u32>;
 
+    /// Takes the blocks behind the first `blocks` from `slot`, none of them published: what was stored there does not count.
+    fn shrink(&mut self, slot: u32, blocks: u32);
+
     /// The block table of `slot`, by position over block size.
     fn table(&self, slot: u32) -> &[u32];
 

@@ -14,7 +14,9 @@
 //!
 //! A step mixes rows of any kind: a sequence has tokens that are known (prompt and generated) and a count of those whose
 //! KV is stored. Its next rows are the known ones not yet stored; the row of the last known token also draws the next
-//! one. Prefill, a chunk of it, decode and recompute after preemption are that one rule.
+//! one. Prefill, a chunk of it, decode and recompute after preemption are that one rule. Behind the last known token a
+//! sequence may run tokens that were guessed ([`DraftRouter`]): each row draws as if its own token were right, and of the
+//! tokens drawn those count whose rows held what was drawn before them. An answer has the same tokens as without.
 
 #![forbid(unsafe_code)]
 
@@ -48,6 +50,7 @@ pub use planner::Planner;
 pub use policy::Policy;
 pub use request::{Refusal, Request, RequestId};
 pub use router::{
-    ClockRouter, DeviceRouter, Lookahead, NoSpill, Progress, Router, Routers, SpillRouter,
+    ClockRouter, DeviceRouter, DraftRouter, Lookahead, NoDrafts, NoSpill, Progress, Router,
+    Routers, SpillRouter,
 };
 pub use trace::{Difference, Entry, Replay, Trace, TraceHandle, Traced};

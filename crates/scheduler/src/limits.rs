@@ -14,6 +14,9 @@ pub struct PlannerLimits {
     pub max_prefill_tokens: u32,
     /// Rows in one step, decode and prefill together. Default 288. Sizes the activation arena.
     pub max_rows: u32,
+    /// Tokens that a sequence may bring as drafts for its next step ([`DraftRouter`](crate::DraftRouter)). Default 0: none.
+    /// Each takes a row and a logits row of those that no running sequence needs to go on.
+    pub max_drafts: u32,
     /// Logits rows in one step. Default 32. Each costs a row of `vocab` f32 and the LM head's work for it; prompt
     /// logprobs cut a prompt into chunks of at most this.
     pub max_logits_rows: u32,
@@ -40,6 +43,7 @@ impl Default for PlannerLimits {
             max_num_seqs: 32,
             max_prefill_tokens: 256,
             max_rows: 288,
+            max_drafts: 0,
             max_logits_rows: 32,
             max_seq_len: 4096,
             max_history: 131_072,

@@ -71,9 +71,20 @@ pub struct Segment {
     pub first_position: u32,
     /// Rows in the step.
     pub rows: Range<u32>,
+    /// The last so many of the rows are drafts: tokens that were guessed. Each counts only if the row before it counts and
+    /// draws that token; of one that does not, the KV is written over later. All of them have logits rows.
+    pub drafts: u32,
     /// The place that the live recurrent state of `slot` is copied to behind the rows. At position 0 the live state counts as
     /// empty, whatever it holds.
     pub save: Option<u32>,
+}
+
+impl Segment {
+    /// Rows whose tokens are known.
+    #[must_use]
+    pub fn known(&self) -> Range<u32> {
+        self.rows.start..self.rows.end - self.drafts
+    }
 }
 
 /// A row whose logits are wanted, and how a token is drawn from them.

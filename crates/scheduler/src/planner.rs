@@ -51,6 +51,10 @@ pub struct Planner<S> {
     /// How far ahead the step that is being planned lies.
     mode: Lookahead,
     left: Budget,
+    /// Whether drafts are taken: not ahead of a text.
+    drafting: bool,
+    /// A row of a sequence that may bring drafts is left to [`Planner::resolve`].
+    later: bool,
     /// Table entries that changed since the last plan.
     moved: Vec<TableDelta>,
     /// Copies of a plan that did not run.
@@ -86,7 +90,9 @@ impl<S: Clone> Planner<S> {
         self.reap(now, kv, spill, effects);
         self.pace.measure(now);
         self.begin();
+        self.drafting = true;
         self.decode(kv, spill, effects);
+        self.drafting = false;
         self.hold_prefill();
         self.prefill(kv);
         self.admit(kv, spill, effects);
@@ -109,6 +115,7 @@ impl<S: Clone> Planner<S> {
         self.plan.copies.append(&mut self.owed.0);
         self.plan.restores.append(&mut self.owed.1);
         self.plan.late.clear();
+        self.later = false;
         self.plan.tables.append(&mut self.moved);
         self.left = Budget {
             rows: self.limits.max_rows,
@@ -122,7 +129,7 @@ impl<S: Clone> Planner<S> {
     /// Takes from the prefill budget what the policy does not give beside decoding rows.
     fn hold_prefill(&mut self) {
         if let Policy::Slai { between, .. } = self.limits.policy
-            && self.plan.segments.iter().any(|s| s.rows.len() == 1)
+            && (self.later || self.plan.segments.iter().any(|s| s.known().len() == 1))
         {
             let most = self.pace.prefill(between, self.limits.max_prefill_tokens);
             let left = most.saturating_sub(self.prefill_rows());
@@ -132,8 +139,8 @@ impl<S: Clone> Planner<S> {
 
     /// Rows of the step in chunks of more than one.
     fn prefill_rows(&self) -> u32 {
-        let chunks = self.plan.segments.iter().filter(|s| s.rows.len() > 1);
-        chunks.map(|s| s.rows.len() as u32).sum()
+        let chunks = self.plan.segments.iter().map(|s| s.known().len() as u32);
+        chunks.filter(|rows| *rows > 1).sum()
     }
 
     /// The step that was planned first and is not applied.
@@ -141,7 +148,7 @@ impl<S: Clone> Planner<S> {
         &self.plan
     }
 
-    /// One row for each running sequence that has one row to run. False if blocks would have to be taken from another while a
+    /// One row for each running sequence that has one row to run, and its drafts. False if blocks would have to be taken from another while a
     /// step is in flight.
     fn decode(
         &mut self,
@@ -152,7 +159,15 @@ impl<S: Clone> Planner<S> {
         let mut i = 0;
         while let Some(&slot) = self.running.get(i) {
             let seq = self.seq(slot);
-            if seq.todo() == 1 && !seq.cancelled && seq.goes_on(self.capacity) {
+            let mut runs = seq.todo() == 1 && !seq.cancelled && seq.goes_on(self.capacity);
+            // In a plan that is resolved, a chunk may have left one row.
+            runs &= !self.drafting || seq.flying_rows == 0;
+            if runs && seq.drafting && seq.flying_draws > 0 {
+                // Its text is not known yet; a row is left to it.
+                self.left.rows = self.left.rows.saturating_sub(1);
+                self.left.logits = self.left.logits.saturating_sub(1);
+                self.later = true;
+            } else if runs {
                 while !self.hold_last(slot, kv) {
                     if self.mode != Lookahead::None {
                         return false;
@@ -162,7 +177,9 @@ impl<S: Clone> Planner<S> {
                         return true; // It was the last itself.
                     }
                 }
-                self.push_rows(slot, 1, kv);
+                if self.push_rows(slot, 1, kv) == 1 && self.drafting {
+                    self.push_drafts(slot, kv);
+                }
             }
             i += 1;
         }
@@ -216,6 +233,7 @@ impl<S: Clone> Planner<S> {
             spilled,
         });
         kv.release(slot, &seq.tokens[..seq.computed as usize]);
+        seq.drafts.clear();
         seq.computed = 0;
         self.enqueue(seq);
     }

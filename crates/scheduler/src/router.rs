@@ -7,6 +7,7 @@ use crate::effect::Effect;
 use crate::fault::Fault;
 use crate::outcome::StepOutcome;
 use crate::plan::StepPlan;
+use crate::request::RequestId;
 
 /// Runs steps. model-engine implements it over a backend; tests over a script.
 pub trait DeviceRouter {
@@ -95,24 +96,41 @@ impl SpillRouter for NoSpill {
     fn discard(&mut self, _key: u64) {}
 }
 
+/// Guesses how texts go on. The first implementation is [`NoDrafts`].
+pub trait DraftRouter {
+    /// Appends at most `most` tokens that may follow `text`, all known tokens of `request`, to `drafts`. A wrong one costs a
+    /// row of the next step and changes no answer.
+    fn draft(&mut self, request: RequestId, text: &[u32], most: u32, drafts: &mut Vec<u32>);
+}
+
+/// Guesses nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoDrafts;
+
+impl DraftRouter for NoDrafts {
+    fn draft(&mut self, _request: RequestId, _text: &[u32], _most: u32, _drafts: &mut Vec<u32>) {}
+}
+
 /// Everything outside that one driver needs, as one value; decorators wrap it.
-pub trait Router: DeviceRouter + ClockRouter + SpillRouter {
+pub trait Router: DeviceRouter + ClockRouter + SpillRouter + DraftRouter {
     /// Sees each effect of the planner in order, before it reaches a sink.
     fn observe(&mut self, _effect: &Effect) {}
 }
 
-/// A device, a clock and a spill router side by side.
+/// A device, a clock, a spill router and a draft router side by side.
 #[derive(Clone, Debug)]
-pub struct Routers<D, C, P = NoSpill> {
+pub struct Routers<D, C, P = NoSpill, G = NoDrafts> {
     /// Runs steps.
     pub device: D,
     /// Tells the time.
     pub clock: C,
     /// Keeps what is preempted.
     pub spill: P,
+    /// Guesses.
+    pub drafts: G,
 }
 
-impl<D: DeviceRouter, C, P> DeviceRouter for Routers<D, C, P> {
+impl<D: DeviceRouter, C, P, G> DeviceRouter for Routers<D, C, P, G> {
     type Sampling = D::Sampling;
 
     fn submit(&mut self, plan: &StepPlan<D::Sampling>) -> Result<(), Fault> {
@@ -132,13 +150,13 @@ impl<D: DeviceRouter, C, P> DeviceRouter for Routers<D, C, P> {
     }
 }
 
-impl<D, C: ClockRouter, P> ClockRouter for Routers<D, C, P> {
+impl<D, C: ClockRouter, P, G> ClockRouter for Routers<D, C, P, G> {
     fn now(&mut self) -> Duration {
         self.clock.now()
     }
 }
 
-impl<D, C, P: SpillRouter> SpillRouter for Routers<D, C, P> {
+impl<D, C, P: SpillRouter, G> SpillRouter for Routers<D, C, P, G> {
     fn spill(&mut self, key: u64, blocks: &[u32]) -> bool {
         self.spill.spill(key, blocks)
     }
@@ -152,4 +170,17 @@ impl<D, C, P: SpillRouter> SpillRouter for Routers<D, C, P> {
     }
 }
 
-impl<D: DeviceRouter, C: ClockRouter, P: SpillRouter> Router for Routers<D, C, P> {}
+impl<D, C, P, G: DraftRouter> DraftRouter for Routers<D, C, P, G> {
+    fn draft(&mut self, request: RequestId, text: &[u32], most: u32, drafts: &mut Vec<u32>) {
+        self.drafts.draft(request, text, most, drafts);
+    }
+}
+
+impl<D, C, P, G> Router for Routers<D, C, P, G>
+where
+    D: DeviceRouter,
+    C: ClockRouter,
+    P: SpillRouter,
+    G: DraftRouter,
+{
+}

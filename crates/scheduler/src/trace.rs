@@ -11,7 +11,10 @@ use crate::effect::Effect;
 use crate::fault::{Fault, FaultKind, Scope};
 use crate::outcome::StepOutcome;
 use crate::plan::StepPlan;
-use crate::router::{ClockRouter, DeviceRouter, Lookahead, Progress, Router, SpillRouter};
+use crate::request::RequestId;
+use crate::router::{
+    ClockRouter, DeviceRouter, DraftRouter, Lookahead, Progress, Router, SpillRouter,
+};
 
 /// One crossing of the border.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +33,8 @@ pub enum Entry<S> {
     Restore(u64, u32, Vec<u32>, bool),
     /// Spilled blocks given up.
     Discard(u64),
+    /// A request's drafts.
+    Draft(RequestId, Vec<u32>),
     /// An effect of the planner.
     Effect(Effect),
 }
@@ -175,6 +180,13 @@ impl<R: Router> SpillRouter for Traced<R> {
     }
 }
 
+impl<R: Router> DraftRouter for Traced<R> {
+    fn draft(&mut self, request: RequestId, text: &[u32], most: u32, drafts: &mut Vec<u32>) {
+        self.inner.draft(request, text, most, drafts);
+        self.trace.push(Entry::Draft(request, drafts.clone()));
+    }
+}
+
 impl<R: Router> Router for Traced<R> {
     fn observe(&mut self, effect: &Effect) {
         self.inner.observe(effect);
@@ -312,6 +324,16 @@ impl<S: Clone + PartialEq> SpillRouter for Replay<S> {
         self.next(Entry::Discard(key), |e| {
             matches!(e, Entry::Discard(k) if *k == key).then_some(())
         });
+    }
+}
+
+impl<S: Clone + PartialEq> DraftRouter for Replay<S> {
+    fn draft(&mut self, request: RequestId, _text: &[u32], _most: u32, drafts: &mut Vec<u32>) {
+        let answer = self.next(Entry::Draft(request, Vec::new()), |e| match e {
+            Entry::Draft(r, tokens) if *r == request => Some(tokens.clone()),
+            _ => None,
+        });
+        drafts.extend(answer.unwrap_or_default());
     }
 }
 

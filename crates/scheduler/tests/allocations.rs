@@ -14,7 +14,8 @@ use std::time::Duration;
 use common::kv::Kv;
 use common::rig::{prompt, request};
 use metrale_scheduler::{
-    Effect, Lookahead, NoSpill, Planner, PlannerLimits, Request, RowOutcome, StepOutcome, StepPlan,
+    DraftRouter, Effect, Lookahead, NoSpill, Planner, PlannerLimits, Request, RequestId,
+    RowOutcome, StepOutcome, StepPlan,
 };
 
 struct Counting;
@@ -48,24 +49,25 @@ struct State {
 }
 
 impl State {
-    /// 256 sequences, a quarter of them with a penalty history.
-    fn new() -> State {
+    /// 256 sequences, a quarter of them with a penalty history; the others bring so many drafts.
+    fn new(max_drafts: u32) -> State {
         let limits = PlannerLimits {
             max_num_seqs: 256,
-            max_rows: 512,
-            max_logits_rows: 256,
+            max_rows: 1024,
+            max_logits_rows: 256 + 192 * max_drafts,
+            max_drafts,
             max_prefill_tokens: 256,
-            max_seq_len: 1024,
-            max_history: 256 * 1024,
+            max_seq_len: 1536,
+            max_history: 256 * 1536,
             ..PlannerLimits::default()
         };
-        let kv = Kv::new(256 * 64, 256);
+        let kv = Kv::new(256 * 96, 256);
         let mut planner = Planner::new(limits, &kv).unwrap();
         for id in 0..256 {
             let r = Request {
                 history: id % 4 == 0,
                 stop_tokens: Arc::default(),
-                ..request(id, prompt(id as u32, 30), 900)
+                ..request(id, prompt(id as u32, 30), 1400)
             };
             planner.submit(r, Duration::ZERO).unwrap();
         }
@@ -78,6 +80,7 @@ impl State {
     }
 
     fn plan(&mut self, n: u64) {
+        self.planner.draft(&mut Echo);
         let now = Duration::from_millis(n);
         let (kv, effects) = (&mut self.kv, &mut self.effects);
         let plan = self.planner.plan(now, kv, &mut NoSpill, effects);
@@ -106,9 +109,20 @@ impl State {
         let ahead = planner.plan_ahead(Lookahead::Late, kv, &mut NoSpill, effects);
         assert!(ahead.is_some());
         planner.apply(outcome, kv, effects).unwrap();
+        planner.draft(&mut Echo);
         planner.reap(Duration::from_millis(n), kv, &mut NoSpill, effects);
         draw(planner.resolve(kv, &mut NoSpill, effects).unwrap(), outcome);
         effects.len()
+    }
+}
+
+/// Guesses what [`draw`] answers, of which every seventh is wrong.
+struct Echo;
+
+impl DraftRouter for Echo {
+    fn draft(&mut self, request: RequestId, text: &[u32], most: u32, drafts: &mut Vec<u32>) {
+        let next = text.len() as u32..text.len() as u32 + most;
+        drafts.extend(next.map(|at| (at + request.0 as u32) % 60 + u32::from(at % 7 == 0)));
     }
 }
 
@@ -126,21 +140,33 @@ fn count(state: &mut State, step: fn(&mut State, u64) -> usize) {
         step(state, n);
     }
     let before = ALLOCATIONS.get();
-    for n in 400..600 {
-        assert_eq!(step(state, n), 256);
+    for n in 400..500 {
+        assert!(step(state, n) >= 256);
     }
     let after = ALLOCATIONS.get();
-    assert_eq!(after - before, 0, "allocations in 200 steps");
+    assert_eq!(after - before, 0, "allocations in 100 steps");
 }
 
 #[test]
 fn a_step_at_256_running_allocates_nothing() {
-    count(&mut State::new(), State::step);
+    count(&mut State::new(0), State::step);
 }
 
 #[test]
 fn a_step_that_is_planned_ahead_allocates_nothing() {
-    let mut state = State::new();
+    let mut state = State::new(0);
     state.plan(0);
     count(&mut state, State::step_ahead);
+}
+
+#[test]
+fn a_step_with_drafts_allocates_nothing() {
+    let mut state = State::new(1);
+    count(&mut state, State::step);
+    let mut ahead = State::new(1);
+    ahead.plan(0);
+    count(&mut ahead, State::step_ahead);
+    state.effects.append(&mut ahead.effects);
+    let verified = |e: &Effect| matches!(e, Effect::Verified { accepted: 1, .. });
+    assert!(state.effects.iter().filter(|e| verified(e)).count() > 100);
 }

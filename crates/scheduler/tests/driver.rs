@@ -323,6 +323,10 @@ impl KvAccounts for Flaky {
     fn grow(&mut self, slot: u32) -> Option<u32> {
         self.call().grow(slot)
     }
+    fn shrink(&mut self, slot: u32, blocks: u32) {
+        self.call().shrink(slot, blocks);
+    }
+
     fn table(&self, slot: u32) -> &[u32] {
         self.kv.table(slot)
     }

@@ -17,11 +17,13 @@ use std::path::PathBuf;
 use common::history::{Coverage, History, Op, Play};
 
 /// What must have happened at least once.
-const WANTED: [&str; 30] = [
+const WANTED: [&str; 35] = [
     "admitted",
     "admitted with a prefix",
     "block copies",
     "blocks evicted",
+    "drafts accepted",
+    "drafts rejected",
     "failed Device Device",
     "failed Device Internal",
     "failed Request Deadline",
@@ -46,7 +48,10 @@ const WANTED: [&str; 30] = [
     "state saved",
     "steps",
     "steps that mix decode and prefill",
+    "steps that mix decode, verify and prefill",
     "token",
+    "verified, all accepted",
+    "verified, none accepted",
     "with faults",
 ];
 
@@ -74,7 +79,13 @@ fn roll(seed: u64, coverage: &mut Coverage) -> (History, Result<(), String>) {
     let run = || {
         let mut play = Play::new(&history);
         while !play.is_long() {
-            let op = dice.op();
+            let mut op = dice.op();
+            if let Op::Submit(shape) = &mut op
+                && history.limits[10] > 0
+                && shape[1] % 4 > 0
+            {
+                shape[6] = 0; // With a bias it would bring no drafts.
+            }
             history.ops.push(op.clone());
             play.step(&op);
         }

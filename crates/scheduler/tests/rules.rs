@@ -13,7 +13,7 @@ use common::model::answer;
 use common::rig::{End, Rig, limits, prompt, request};
 use common::script::Mishap;
 use metrale_scheduler::{
-    Effect, Event, FaultKind, FinishReason, KvAccounts, LimitsError, NoSpill, Planner,
+    Effect, Event, FaultKind, FinishReason, KvAccounts, LimitsError, Lookahead, NoSpill, Planner,
     PlannerLimits, Refusal, Request, RequestId, RowOutcome, Scope, StepOutcome, StepPlan, Turn,
 };
 
@@ -551,4 +551,132 @@ fn the_answer_of_the_model_is_not_trivial() {
     kinds.sort_unstable();
     kinds.dedup();
     assert!(kinds.len() > 20);
+}
+
+/// What was drafted for each step of a request, and how many of it became tokens.
+fn verified(rig: &Rig, id: u64) -> Vec<(u32, u32)> {
+    let seen = rig.seen.lock().unwrap();
+    let verified = seen.effects.iter().filter_map(|e| match e {
+        Effect::Verified {
+            request,
+            drafted,
+            accepted,
+        } if request.0 == id => Some((*drafted, *accepted)),
+        _ => None,
+    });
+    verified.collect()
+}
+
+#[test]
+fn drafts_run_behind_a_row_and_those_that_are_drawn_become_tokens() {
+    let limits = PlannerLimits {
+        max_drafts: 5,
+        ..limits()
+    };
+    for ahead in [Lookahead::None, Lookahead::Late, Lookahead::Slot] {
+        let mut rig = Rig::with(limits.clone(), 40, |s| s.lookahead = ahead);
+        rig.submit(endless(1, prompt(1, 20), 100)).unwrap();
+        rig.run();
+        rig.settle(); // The tokens, and the hash of each logits row, are those of the request alone.
+        let verified = verified(&rig, 1);
+        let (drafted, accepted) = verified
+            .iter()
+            .fold((0, 0), |sum, v| (sum.0 + v.0, sum.1 + v.1));
+        assert!(verified.contains(&(5, 5)) && verified.iter().any(|v| v.1 == 0));
+        let steps = plans(&rig).len() as u32;
+        assert_eq!(
+            steps + accepted,
+            100,
+            "a step gives a token and those accepted"
+        );
+        let stats = rig.handle.stats();
+        assert_eq!(
+            (stats.drafted, stats.accepted),
+            (drafted.into(), accepted.into())
+        );
+    }
+}
+
+#[test]
+fn blocks_that_only_rejected_drafts_had_are_given_back_at_once() {
+    let limits = PlannerLimits {
+        max_drafts: 7,
+        max_logits_rows: 20,
+        ..limits()
+    };
+    let mut rig = Rig::new(limits, 40);
+    rig.submit(endless(1, prompt(1, 20), 120)).unwrap();
+    let mut shrank = 0;
+    while rig.end(1).is_none() {
+        rig.turn();
+        if rig.end(1).is_some() {
+            break;
+        }
+        let known = 20 + rig.tokens(1).len() as u32;
+        let used = rig.driver.kv().0.stats().used;
+        assert!(
+            used <= known.div_ceil(16),
+            "{used} blocks for {known} tokens"
+        );
+        let plan = plans(&rig).pop().unwrap();
+        let end = plan.segments[0].first_position + plan.rows();
+        shrank += u32::from(end.div_ceil(16) > known.div_ceil(16));
+    }
+    assert!(shrank > 0, "no draft ever stood alone in a block");
+    rig.settle();
+}
+
+#[test]
+fn drafts_leave_a_row_to_every_running_sequence_and_the_chunks_their_budget() {
+    let limits = PlannerLimits {
+        max_drafts: 8,
+        max_rows: 10,
+        max_prefill_tokens: 8,
+        max_logits_rows: 6,
+        ..limits()
+    };
+    let mut rig = Rig::new(limits, 40);
+    for id in 1..=4 {
+        rig.submit(endless(id, prompt(id as u32, 10), 60)).unwrap();
+    }
+    rig.run();
+    rig.settle();
+    let plans = plans(&rig);
+    let full: Vec<_> = plans.iter().filter(|p| p.segments.len() == 4).collect();
+    assert!(
+        full.iter().any(|p| p.logits.len() == 6),
+        "two rows were left for drafts"
+    );
+    // Once all four decode, none is ever left out.
+    let first = plans.iter().position(|p| p.segments.len() == 4).unwrap();
+    let last = plans.iter().rposition(|p| p.segments.len() == 4).unwrap();
+    assert!(plans[first..last].iter().all(|p| p.segments.len() == 4));
+}
+
+#[test]
+fn sequences_with_a_penalty_a_bias_or_recurrent_state_bring_no_drafts() {
+    let limits = PlannerLimits {
+        max_drafts: 5,
+        ..limits()
+    };
+    let mut rig = Rig::new(limits.clone(), 40);
+    let penalty = Request {
+        history: true,
+        ..endless(1, prompt(1, 20), 40)
+    };
+    let bias = Request {
+        bias: Arc::from([(3, 1.0)]),
+        ..endless(2, prompt(2, 20), 40)
+    };
+    rig.submit(penalty).unwrap();
+    rig.submit(bias).unwrap();
+    rig.run();
+    rig.settle();
+    let mut hybrid = Rig::hybrid(limits, 40, 2, |_| {});
+    hybrid.submit(endless(1, prompt(1, 20), 40)).unwrap();
+    hybrid.run();
+    hybrid.settle();
+    for rig in [rig, hybrid] {
+        assert_eq!(rig.handle.stats().drafted, 0);
+    }
 }

@@ -130,8 +130,9 @@ fn any_limits() -> impl Strategy<Value = PlannerLimits> {
             per_token: Duration::from_millis(per_token),
         }),
     ];
-    (rows, 20..200u32, prop::bool::ANY, policy).prop_map(
-        |((seqs, prefill, more, logits), len, share, policy)| PlannerLimits {
+    (rows, 20..200u32, prop::bool::ANY, policy, 0..8u32).prop_map(
+        |((seqs, prefill, more, logits), len, share, policy, drafts)| PlannerLimits {
+            max_drafts: drafts,
             max_num_seqs: seqs,
             max_prefill_tokens: prefill,
             max_rows: seqs + more,

@@ -27,6 +27,8 @@ pub struct Metrics {
     prefix_queries: Counter,
     prefix_hits: Counter,
     preemptions: Counter,
+    drafted: Counter,
+    accepted: Counter,
     prompt_tokens: Counter,
     generation_tokens: Counter,
     first_token: Histogram,
@@ -80,11 +82,13 @@ impl Metrics {
         );
         let (running, waiting) = (Gauge::default(), Gauge::default());
         let kv_usage = Real::default();
-        let counters: [Counter; 6] = Default::default();
+        let counters: [Counter; 8] = Default::default();
         let [
             prefix_queries,
             prefix_hits,
             preemptions,
+            drafted,
+            accepted,
             prompt_tokens,
             generation_tokens,
             failed,
@@ -113,6 +117,14 @@ impl Metrics {
             "vllm:num_preemptions",
             "Sequences preempted",
             preemptions.clone(),
+        );
+        let run = "Draft tokens that were run";
+        r.register("vllm:spec_decode_num_draft_tokens", run, drafted.clone());
+        let kept = "Draft tokens that became tokens of an answer";
+        r.register(
+            "vllm:spec_decode_num_accepted_tokens",
+            kept,
+            accepted.clone(),
         );
         r.register(
             "vllm:prompt_tokens",
@@ -195,6 +207,8 @@ impl Metrics {
             prefix_queries,
             prefix_hits,
             preemptions,
+            drafted,
+            accepted,
             prompt_tokens,
             generation_tokens,
             first_token,
@@ -218,6 +232,8 @@ impl Metrics {
             (&self.prefix_queries, stats.prefix_queries),
             (&self.prefix_hits, stats.prefix_hits),
             (&self.preemptions, stats.preemptions),
+            (&self.drafted, stats.drafted),
+            (&self.accepted, stats.accepted),
             (&self.steps, stats.steps),
             (&self.restarts, stats.restarts),
         ];

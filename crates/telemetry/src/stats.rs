@@ -20,6 +20,10 @@ pub struct EngineStats {
     pub prefix_hits: u64,
     /// Sequences preempted since the start.
     pub preemptions: u64,
+    /// Draft tokens that were run.
+    pub drafted: u64,
+    /// Of these, those that became tokens of an answer.
+    pub accepted: u64,
     /// Steps done since the start.
     pub steps: u64,
     /// Times the engine loop was begun again after a fault of its own.

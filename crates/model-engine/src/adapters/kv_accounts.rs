@@ -104,6 +104,10 @@ impl KvAccounts for CacheAccounts {
         self.cache.grow(slot)
     }
 
+    fn shrink(&mut self, slot: u32, blocks: u32) {
+        self.cache.shrink(slot, blocks);
+    }
+
     fn table(&self, slot: u32) -> &[u32] {
         self.cache.table(slot)
     }

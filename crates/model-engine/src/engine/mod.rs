@@ -18,7 +18,7 @@ use metrale_scheduler::{
 };
 use metrale_storage::ArenaError;
 
-use crate::adapters::{CacheAccounts, HostSpill, HostTier, ModelRouter, StepPace};
+use crate::adapters::{CacheAccounts, Guess, Guesses, HostSpill, HostTier, ModelRouter, StepPace};
 use crate::model::TransformerModel;
 use crate::traits::Model;
 
@@ -44,6 +44,8 @@ pub struct EngineOptions {
     /// Tokens between two snapshots of recurrent state, a multiple of the KV block, where the plan has places for them. Default
     /// 256: a prefix of such a model is resumed from there, and prefill is cut there.
     pub snapshot_every: u32,
+    /// Guesses how texts go on; `limits.max_drafts` says how far. Default none. Answers do not depend on it.
+    pub guess: Option<Guess>,
 }
 
 impl Default for EngineOptions {
@@ -57,6 +59,7 @@ impl Default for EngineOptions {
             kv_host_bytes: 0,
             windows: Vec::new(),
             snapshot_every: 256,
+            guess: None,
         }
     }
 }
@@ -119,8 +122,10 @@ impl Drop for Engine {
 const NEVER: u32 = 1 << 30;
 
 /// The engine's driver, to be stepped by hand in tests.
-pub type EngineDriver =
-    Driver<Routers<ModelRouter<TransformerModel>, MonotonicClock, HostSpill>, CacheAccounts>;
+pub type EngineDriver = Driver<
+    Routers<ModelRouter<TransformerModel>, MonotonicClock, HostSpill, Guesses>,
+    CacheAccounts,
+>;
 
 /// Joins model, cache and planner; the KV pool populates while the populator lives.
 ///
@@ -163,14 +168,20 @@ pub fn assemble(
     if let Some(tier) = &tier {
         cache = cache.with_sink(Box::new(tier.clone()));
     }
+    // A sequence with drafts is planned when its text is known: with two steps in flight it would have every second one.
+    let lookahead = match options.guess {
+        Some(_) => Lookahead::Late,
+        None => options.lookahead,
+    };
     let accounts = CacheAccounts::new(cache, populated);
     let router = ModelRouter::new(model, options.row_hashes, options.step_deadline)
-        .with_lookahead(options.lookahead)
+        .with_lookahead(lookahead)
         .with_pace(pace);
     let routers = Routers {
         device: router,
         clock: MonotonicClock::default(),
         spill: HostSpill(tier),
+        drafts: Guesses(options.guess),
     };
     Ok((Driver::new(options.limits, routers, accounts)?, populator))
 }

@@ -52,7 +52,11 @@ impl<S: Clone> Planner<S> {
             let Some(mut seq) = self.waiting.pop_front() else {
                 return;
             };
-            seq.make_room(self.capacity);
+            seq.drafting = self.limits.max_drafts > 0
+                && kv.snapshot_every().is_none()
+                && !seq.request.history
+                && seq.request.bias.is_empty();
+            seq.make_room(self.capacity, self.limits.max_drafts);
             seq.computed = attached.cached;
             seq.published = seq.computed / self.block;
             let state = attached.state.map(|place| StateRestore { slot, place });

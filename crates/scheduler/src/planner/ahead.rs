@@ -6,6 +6,8 @@
 //! takes such a plan at once; for others [`Planner::resolve`] fills it when n is applied, and drops the rows of what has
 //! ended by then.
 //!
+//! A sequence that may bring drafts has its row when its text is known: [`Planner::resolve`] adds it.
+//!
 //! Ahead of a step nothing is taken from a sequence: where blocks would have to be, there is no plan, and the next is made
 //! when n is applied.
 
@@ -109,6 +111,12 @@ impl<S: Clone> Planner<S> {
         // Blocks that were given back when step n was applied may be handed out now: no row may read them any more.
         self.plan.tables.append(&mut self.moved);
         self.count_left();
+        if self.limits.max_drafts > 0 {
+            // Where a block would have to be taken from another, that is done with no step planned ahead.
+            (self.mode, self.drafting) = (Lookahead::Late, true);
+            self.between |= !self.decode(kv, spill, effects);
+            (self.mode, self.drafting) = (Lookahead::None, false);
+        }
         self.admit(kv, spill, effects);
         Some(&self.plan)
     }

@@ -36,13 +36,25 @@ impl<S: Clone> Planner<S> {
         for segment in &plan.segments {
             let slot = segment.slot;
             self.stored(segment, kv);
+            let (mut counts, mut accepted) = (true, 0);
             while let Some((asked, got)) =
                 rows.next_if(|(asked, _)| segment.rows.contains(&asked.row))
             {
+                if !counts {
+                    continue; // Behind a draft that was not drawn.
+                }
                 if let Some(last) = self.apply_row(asked, got, outcome, effects) {
                     let trusted = !matches!(last, Event::Failed(_));
                     self.end(slot, last, trusted, kv, effects);
                 }
+                let next = asked.row + 1;
+                if (segment.known().end..segment.rows.end).contains(&next) {
+                    counts = plan.tokens[next as usize] == got.token && self.accept(segment);
+                    accepted += u32::from(counts);
+                }
+            }
+            if segment.drafts > 0 {
+                self.verified(segment, accepted, kv, effects);
             }
             self.after_segment(segment, kv, effects);
         }
@@ -57,26 +69,60 @@ impl<S: Clone> Planner<S> {
 
     /// Counts and publishes what a segment stored.
     fn stored(&mut self, segment: &Segment, kv: &mut dyn KvAccounts) {
-        let (slot, block) = (segment.slot, self.block);
+        let slot = segment.slot;
         let Some(seq) = self.of(slot, segment.request) else {
             segment.save.into_iter().for_each(|p| kv.drop_snapshot(p));
             return;
         };
-        seq.computed += segment.rows.len() as u32;
-        seq.flying_rows -= segment.rows.len() as u32;
+        seq.computed += segment.known().len() as u32;
+        seq.flying_rows -= segment.known().len() as u32;
         seq.fresh = false;
-        let full = seq.computed / block;
         let computed = seq.computed;
-        if full > seq.published {
-            seq.published = full;
-            let stored = computed as usize;
-            if let Some(seq) = &self.slots[slot as usize] {
-                kv.publish(slot, &seq.tokens[..stored], &mut self.moved);
-            }
-        }
+        self.publish(slot, kv);
         if let Some(place) = segment.save {
             kv.keep_snapshot(slot, computed, place);
         }
+    }
+
+    /// Gives full blocks to the prefix cache.
+    fn publish(&mut self, slot: u32, kv: &mut dyn KvAccounts) {
+        if let Some(seq) = &mut self.slots[slot as usize]
+            && seq.computed / self.block > seq.published
+        {
+            seq.published = seq.computed / self.block;
+            let stored = &seq.tokens[..seq.computed as usize];
+            kv.publish(slot, stored, &mut self.moved);
+        }
+    }
+
+    /// The next draft is the token that was drawn: its row counts. False if the sequence has ended.
+    fn accept(&mut self, segment: &Segment) -> bool {
+        let seq = self.of(segment.slot, segment.request);
+        seq.filter(|s| !s.cancelled).is_some_and(|seq| {
+            seq.computed += 1;
+            seq.flying_draws += 1;
+            true
+        })
+    }
+
+    /// Keeps what the accepted drafts stored, and takes back the blocks that only the others had.
+    fn verified(
+        &mut self,
+        segment: &Segment,
+        accepted: u32,
+        kv: &mut dyn KvAccounts,
+        effects: &mut Vec<Effect>,
+    ) {
+        let (slot, block) = (segment.slot, self.block);
+        if let Some(len) = self.of(slot, segment.request).map(|s| s.len()) {
+            self.publish(slot, kv);
+            kv.shrink(slot, len.div_ceil(block));
+        }
+        effects.push(Effect::Verified {
+            request: segment.request,
+            drafted: segment.drafts,
+            accepted,
+        });
     }
 
     /// The sequence in `slot`, if it is still that of `request`: of a step that was submitted ahead, rows may have ended.

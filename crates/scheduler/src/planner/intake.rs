@@ -38,6 +38,8 @@ impl<S: Clone> Planner<S> {
             between: false,
             mode: Lookahead::None,
             left: Budget::default(),
+            drafting: false,
+            later: false,
             moved: Vec::new(),
             owed: (Vec::new(), Vec::new()),
             arrivals: 0,

@@ -31,6 +31,10 @@ pub(super) struct Seq<S> {
     pub(super) flying_rows: u32,
     /// Tokens that these steps draw.
     pub(super) flying_draws: u32,
+    /// Whether it may bring drafts: then its next row is planned when its text is known.
+    pub(super) drafting: bool,
+    /// Tokens that may follow, for the next step.
+    pub(super) drafts: Vec<u32>,
     /// No step of it has been applied since its admission: a block copy for it may not have been done.
     pub(super) fresh: bool,
     /// Tokens that the spill router keeps for it.
@@ -53,6 +57,8 @@ impl<S: Clone> Seq<S> {
             cached: None,
             flying_rows: 0,
             flying_draws: 0,
+            drafting: false,
+            drafts: Vec::new(),
             fresh: false,
             spilled: None,
             cancelled: false,
@@ -61,7 +67,10 @@ impl<S: Clone> Seq<S> {
     }
 
     /// Room for every token it may get, so that no step moves the text.
-    pub(super) fn make_room(&mut self, capacity: u32) {
+    pub(super) fn make_room(&mut self, capacity: u32, drafts: u32) {
+        if self.drafting {
+            self.drafts.reserve_exact(drafts as usize);
+        }
         let more = self.request.max_tokens - self.generated;
         let most = self.len().saturating_add(more).min(capacity);
         self.tokens.reserve_exact((most - self.len()) as usize);
@@ -94,6 +103,17 @@ impl<S: Clone> Seq<S> {
     /// Whether its text goes on behind the tokens that are being drawn.
     pub(super) fn goes_on(&self, capacity: u32) -> bool {
         self.flying_draws == 0 || self.draws() && self.known() < capacity
+    }
+
+    /// Drafts that it could bring to its next step, at most `most`.
+    pub(super) fn most_drafts(&self, most: u32, capacity: u32) -> u32 {
+        let now = self.drafting && !self.cancelled && self.flying_draws == 0;
+        if !now || self.todo() != 1 || self.bans() {
+            return 0;
+        }
+        let room = capacity.saturating_sub(self.len() + 1);
+        let more = self.request.max_tokens.saturating_sub(self.generated + 1);
+        most.min(room).min(more)
     }
 
     /// Whether the row of its last known token draws one.

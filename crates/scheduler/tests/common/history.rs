@@ -23,8 +23,9 @@ pub const SEQUENCES: u64 = 8;
 /// Everything as small numbers: a line of the file is a word and its numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct History {
-    /// seqs, prefill, more rows, more logits, length, share, policy (0 fifo, 1 priority, 2 slai) with two numbers, queue.
-    pub limits: [u64; 10],
+    /// seqs, prefill, more rows, more logits, length, share, policy (0 fifo, 1 priority, 2 slai) with two numbers, queue,
+    /// drafts (0 in files from before there were any).
+    pub limits: [u64; 11],
     /// blocks, spills, beside (0 nothing, 1 hybrid, 2 sink) with a number, lookahead.
     pub pool: [u64; 5],
     /// Step, kind, number.
@@ -100,6 +101,8 @@ impl History {
             1 + d.roll(50),
             d.roll(3),
             2 + d.roll(8),
+            // Not rolled: the rest of a number's history is what it was before there were drafts.
+            [0, 3, 0, 1, 0, 8, 0, 20][seed as usize / 2 % 8],
         ];
         let pool = [2 + d.roll(16), d.roll(2), d.roll(3), d.roll(20), d.roll(3)];
         let mut mishaps = Vec::new();
@@ -119,7 +122,19 @@ impl History {
     }
 
     pub fn rig(&self) -> Rig {
-        let [seqs, prefill, more, logits, len, share, policy, a, b, queue] = self.limits;
+        let [
+            seqs,
+            prefill,
+            more,
+            logits,
+            len,
+            share,
+            policy,
+            a,
+            b,
+            queue,
+            drafts,
+        ] = self.limits;
         let limits = PlannerLimits {
             max_num_seqs: seqs as u32,
             max_prefill_tokens: prefill as u32,
@@ -129,6 +144,7 @@ impl History {
             max_history: len as u32,
             max_bias: 24,
             queue_len: queue as usize,
+            max_drafts: drafts as u32,
             share_prefill: share == 1,
             policy: match policy {
                 0 => Policy::Fifo,
@@ -187,7 +203,7 @@ impl History {
     /// From a file.
     pub fn parse(text: &str) -> History {
         let mut history = History {
-            limits: [0; 10],
+            limits: [0; 11],
             pool: [0; 5],
             mishaps: Vec::new(),
             ops: Vec::new(),
@@ -195,9 +211,12 @@ impl History {
         for line in text.lines().filter(|l| !l.starts_with('#')) {
             let mut words = line.split_whitespace();
             let word = words.next().unwrap();
-            let numbers: Vec<u64> = words.map(|w| w.parse().unwrap()).collect();
+            let mut numbers: Vec<u64> = words.map(|w| w.parse().unwrap()).collect();
             match word {
-                "limits" => history.limits = numbers.try_into().unwrap(),
+                "limits" => {
+                    numbers.resize(11, 0);
+                    history.limits = numbers.try_into().unwrap();
+                }
                 "pool" => history.pool = numbers.try_into().unwrap(),
                 "mishap" => history.mishaps.push(numbers.try_into().unwrap()),
                 "submit" => history.ops.push(Op::Submit(numbers.try_into().unwrap())),
@@ -360,6 +379,14 @@ impl Play {
                         1,
                     );
                 }
+                Effect::Verified {
+                    drafted, accepted, ..
+                } => {
+                    add("drafts accepted", u64::from(*accepted));
+                    add("drafts rejected", u64::from(drafted - accepted));
+                    add("verified, all accepted", u64::from(drafted == accepted));
+                    add("verified, none accepted", u64::from(*accepted == 0));
+                }
                 Effect::Emit { event, .. } => match event {
                     Event::Admitted { cached_tokens: 0 } => add("admitted", 1),
                     Event::Admitted { .. } => add("admitted with a prefix", 1),
@@ -380,8 +407,13 @@ impl Play {
                 segments.iter().filter(|s| s.save.is_some()).count() as u64,
             );
             add("state restored", plan.restores.len() as u64);
+            let verifies = segments.iter().any(|s| s.drafts > 0);
             let decodes = segments.iter().any(|s| s.rows.len() == 1);
-            let prefills = segments.iter().any(|s| s.rows.len() > 1);
+            let prefills = segments.iter().any(|s| s.known().len() > 1);
+            add(
+                "steps that mix decode, verify and prefill",
+                u64::from(verifies && decodes && prefills),
+            );
             add(
                 "steps that mix decode and prefill",
                 u64::from(decodes && prefills),

@@ -84,6 +84,10 @@ impl KvAccounts for Kv {
         self.0.grow(slot)
     }
 
+    fn shrink(&mut self, slot: u32, blocks: u32) {
+        self.0.shrink(slot, blocks);
+    }
+
     fn table(&self, slot: u32) -> &[u32] {
         self.0.table(slot)
     }

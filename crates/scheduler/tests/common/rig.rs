@@ -36,6 +36,7 @@ pub fn limits() -> PlannerLimits {
         max_num_seqs: 4,
         max_prefill_tokens: 32,
         max_rows: 34,
+        max_drafts: 0,
         max_logits_rows: 8,
         max_seq_len: 160,
         max_history: 400,

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use metrale_cache::{BlockName, BlockSink};
 use metrale_scheduler::{
-    ClockRouter, DeviceRouter, Effect, Fault, FaultKind, Lookahead, PlannerLimits, Progress,
-    Router, RowOutcome, RowStatus, Scope, Segment, SpillRouter, StepOutcome, StepPlan,
+    ClockRouter, DeviceRouter, DraftRouter, Effect, Fault, FaultKind, Lookahead, PlannerLimits,
+    Progress, RequestId, Router, RowOutcome, RowStatus, Scope, Segment, SpillRouter, StepOutcome,
+    StepPlan,
 };
 
 use super::BLOCK;
@@ -53,6 +54,8 @@ pub struct Script {
     pub hybrid: bool,
     /// Outcomes of the steps in flight, or what they fail with.
     pending: VecDeque<Result<StepOutcome, Fault>>,
+    /// What the last draw of each request was made with: seed, choice, banned tokens.
+    draws: BTreeMap<RequestId, (u64, u32, Arc<[u32]>)>,
     /// The token that each slot drew last.
     drawn: HashMap<u32, u32>,
     pub lookahead: Lookahead,
@@ -96,6 +99,7 @@ impl Script {
             states: BTreeMap::new(),
             hybrid: false,
             pending: VecDeque::new(),
+            draws: BTreeMap::new(),
             drawn: HashMap::new(),
             lookahead: Lookahead::None,
             lost: false,
@@ -116,8 +120,8 @@ impl Script {
         let limits = &self.limits;
         assert!(plan.rows() > 0 && plan.rows() <= limits.max_rows);
         assert!(plan.logits.len() <= limits.max_logits_rows as usize);
-        let chunks = plan.segments.iter().filter(|s| s.rows.len() > 1);
-        let prefill: usize = chunks.map(|s| s.rows.len()).sum();
+        let chunks = plan.segments.iter().filter(|s| s.known().len() > 1);
+        let prefill: usize = chunks.map(|s| s.known().len()).sum();
         assert!(
             prefill <= limits.max_prefill_tokens as usize,
             "{prefill} prefill rows"
@@ -143,6 +147,13 @@ impl Script {
             assert_eq!(s.rows.start, next, "segments follow one another");
             assert!(!s.rows.is_empty() && !slots.contains(&s.slot) && s.slot < limits.max_num_seqs);
             assert!(s.first_position + s.rows.len() as u32 <= limits.max_seq_len);
+            assert!(s.drafts <= limits.max_drafts && (s.drafts == 0 || s.known().len() == 1));
+            let mut drafts = s.known().end..s.rows.end;
+            assert!(drafts.all(|row| {
+                plan.logits
+                    .iter()
+                    .any(|l| l.row == row && l.forced.is_none())
+            }));
             next = s.rows.end;
             slots.push(s.slot);
         }
@@ -231,6 +242,8 @@ impl Script {
                 ..RowOutcome::new(d.token, d.logprob)
             };
             if l.forced.is_none() {
+                let made = (l.sampling, l.choice, Arc::clone(&l.banned));
+                self.draws.insert(l.request, made);
                 self.drawn.insert(l.slot, d.token);
             }
             outcome.push(row, d.top);
@@ -345,6 +358,26 @@ impl DeviceRouter for Script {
             self.tables.clear();
         }
         Ok(())
+    }
+}
+
+/// Drafts of which a number that follows from the text is right: none, some or all.
+impl DraftRouter for Script {
+    fn draft(&mut self, request: RequestId, text: &[u32], most: u32, drafts: &mut Vec<u32>) {
+        assert!(most > 0 && drafts.is_empty());
+        let Some((seed, choice, banned)) = self.draws.get(&request) else {
+            return;
+        };
+        let roll = super::hash(text.iter().map(|t| u64::from(*t) + 1));
+        let (count, right) = (roll % u64::from(most + 1), roll >> 20);
+        let right = right % (count + 1);
+        let mut text = text.to_vec();
+        for at in 0..count {
+            let d = draw(&text, *seed, *choice, &[], &[], banned, None, 0);
+            let wrong = u32::from(at >= right);
+            text.push((d.token + wrong) % super::VOCAB);
+            drafts.extend(text.last());
+        }
     }
 }
 

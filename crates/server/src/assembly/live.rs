@@ -79,6 +79,8 @@ impl engine_face::Engine for LiveEngine {
             prefix_queries: stats.prompt_tokens,
             prefix_hits: stats.cached_tokens,
             preemptions: stats.preemptions,
+            drafted: stats.drafted,
+            accepted: stats.accepted,
             steps: stats.steps,
             restarts: stats.restarts,
         }

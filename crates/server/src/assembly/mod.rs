@@ -21,6 +21,7 @@ use metrale_circuit::{CircuitLibrary, Plan};
 use metrale_core::{ArenaKind, Elem};
 use metrale_gpu_runtime::FaultPlan;
 use metrale_gpu_runtime::{DeviceInfo, GpuBackend, HostOptions, Isa};
+use metrale_model_engine::adapters::Guess;
 use metrale_model_engine::{Engine, EngineOptions, PlanOptions, Prepared, TransformerModel, load};
 use metrale_model_weights::Checkpoint;
 use metrale_scheduler::{PlannerLimits, Policy};
@@ -66,6 +67,8 @@ pub struct LoadOptions {
     pub queue_len: usize,
     /// In which order they are served.
     pub policy: Policy,
+    /// Tokens that prompt lookup may guess for each sequence's next step; 0 = none.
+    pub ngram: u32,
     /// Bytes of host memory for evicted KV; 0 = none.
     pub kv_host_bytes: u64,
     /// A step that runs longer has hung.
@@ -111,6 +114,7 @@ impl LoadOptions {
             max_prefill_tokens: limits.max_prefill_tokens,
             queue_len: limits.queue_len,
             policy: limits.policy,
+            ngram: 0,
             kv_host_bytes: 0,
             step_timeout: EngineOptions::default().step_deadline,
             fault: FaultPlan::default(),
@@ -274,6 +278,7 @@ impl Opened {
             hash_key: random_u64()?,
             kv_host_bytes: self.options.kv_host_bytes,
             step_deadline: self.options.step_timeout,
+            guess: (self.options.ngram > 0).then_some(metrale_speculative::ngram as Guess),
             ..EngineOptions::default()
         };
         Ok(Engine::start(model, options)?)

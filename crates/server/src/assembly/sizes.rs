@@ -130,6 +130,7 @@ pub(super) fn choose(options: &LoadOptions, prepared: &Prepared) -> Result<Sizes
         max_logits_rows: seqs.max(PlannerLimits::default().max_logits_rows),
         max_seq_len,
         max_history: PlannerLimits::default().max_history.max(max_seq_len),
+        max_drafts: options.ngram,
         queue_len: options.queue_len,
         policy: options.policy,
         ..PlannerLimits::default()
@@ -250,6 +251,14 @@ pub(super) fn settings(
             "policy",
             json!(limits.policy.name()),
             flag(limits.policy != defaults.policy, "default"),
+        ),
+        setting(
+            "speculate",
+            match options.ngram {
+                0 => json!("off"),
+                most => json!(format!("ngram:{most}")),
+            },
+            flag(options.ngram > 0, "default"),
         ),
         setting(
             "kv-host-gb",

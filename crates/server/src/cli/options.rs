@@ -84,6 +84,7 @@ pub(super) fn engine(values: &Values<'_>, machine: &Machine) -> Result<LoadOptio
             .text("policy")
             .and_then(Policy::named)
             .unwrap_or_default(),
+        ngram: speculate(values)?,
         kv_host_bytes: values
             .number("kv-host-gb")
             .map_or(0, |gb| (gb * 1e9) as u64),
@@ -99,6 +100,20 @@ pub(super) fn engine(values: &Values<'_>, machine: &Machine) -> Result<LoadOptio
         accept_keys: values.texts("accept-key"),
         ..defaults
     })
+}
+
+/// Tokens that are guessed.
+fn speculate(values: &Values<'_>) -> Result<u32, Failure> {
+    let how = values.text("speculate").unwrap_or("off");
+    let most = how.strip_prefix("ngram:").map(str::parse);
+    match (how, most) {
+        ("off", _) => Ok(0),
+        (_, Some(Ok(most @ 1..=16))) => Ok(most),
+        _ => {
+            let what = format!("--speculate {how}: give off, or ngram:K with K from 1 to 16");
+            Err(Failure::text(Exit::Usage, what))
+        }
+    }
 }
 
 /// The flags of the group `Network`, without the address.

@@ -96,6 +96,13 @@ pub(super) const ENGINE: Group = Group {
             "Order of service. priority: by the requests' `priority`, lower first, 10 s of waiting worth one step. slai: keeps 50 ms between tokens as far as prefill chunks allow, shortest prompt first.",
         ),
         Flag::new(
+            "speculate",
+            "HOW",
+            Kind::Text,
+            "off",
+            "ngram:K guesses up to K tokens (1 to 16) of each answer's next step from where its last tokens stood before, in rows that no other answer needs. Answers are the same, sooner where they repeat text. Without effect for requests with a penalty or a logit_bias and for recurrent models.",
+        ),
+        Flag::new(
             "step-timeout",
             "SECONDS",
             Kind::Count { least: 1, most: 86_400 },

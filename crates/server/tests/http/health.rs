@@ -85,6 +85,8 @@ fn metrics_have_the_names_that_are_scraped() {
     assert_eq!(value("vllm:prefix_cache_queries_total"), 40.0);
     assert_eq!(value("vllm:prefix_cache_hits_total"), 30.0);
     assert_eq!(value("vllm:num_preemptions_total"), 1.0);
+    assert_eq!(value("vllm:spec_decode_num_draft_tokens_total"), 9.0);
+    assert_eq!(value("vllm:spec_decode_num_accepted_tokens_total"), 4.0);
     // `<s>hi`; and three control tokens with `user\nhi`, `\n`, `assistant\n` between them.
     assert_eq!(
         value("vllm:prompt_tokens_total"),

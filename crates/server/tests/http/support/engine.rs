@@ -236,6 +236,8 @@ impl Engine for ScriptedEngine {
             prefix_queries: 40,
             prefix_hits: 30,
             preemptions: 1,
+            drafted: 9,
+            accepted: 4,
             steps: 9,
             restarts: 0,
         }
