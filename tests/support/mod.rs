@@ -3,16 +3,20 @@
 
 #![allow(dead_code)] // each test uses what it needs
 
+pub(crate) mod serving;
 pub(crate) mod teacher;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use metrale_circuit::CircuitLibrary;
 use metrale_core::{Elem, StepLimits};
-use metrale_gpu_runtime::{CudaBackend, CudaOptions, GpuBackend, HostBackend, HostOptions, Isa};
+use metrale_gpu_runtime::{
+    CudaBackend, CudaOptions, FaultPlan, Faulty, GpuBackend, HostBackend, HostOptions, Isa,
+};
 use metrale_model_engine::{PlanOptions, Prepared, TransformerModel, load};
 use metrale_model_weights::Checkpoint;
 
@@ -85,6 +89,24 @@ fn planned_on_gpu(name: &str) -> bool {
         Ok(())
     };
     plan().is_ok()
+}
+
+/// A backend of two threads that fails as planned; with `TEST_DEVICE=cuda`, CUDA device 0, on which a launch that takes
+/// longer than two seconds hangs.
+pub(crate) fn faulty(faults: FaultPlan) -> Result<Arc<dyn GpuBackend>> {
+    if on_gpu() {
+        let options = CudaOptions {
+            faults,
+            patience: Duration::from_secs(2),
+            ..CudaOptions::default()
+        };
+        return Ok(Arc::new(CudaBackend::open(&options)?));
+    }
+    let host = HostBackend::new(&HostOptions {
+        threads: 2,
+        ..HostOptions::default()
+    })?;
+    Ok(Arc::new(Faulty::new(host, faults)))
 }
 
 /// The built-in kernel tree.

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod idle;
 mod options;
 pub mod plugins;
 mod prompts;
@@ -26,4 +27,6 @@ pub use plugins::{Plugin, Registry};
 pub use report::{
     DecodeRow, Energy, GroupRow, PrefillRow, Report, SCHEMA, StartRow, Value, unmeasured,
 };
-pub use target::{About, Gauges, Generated, GroupTime, Step, Target, TargetError, Timeline, Work};
+pub use target::{
+    About, Gauges, Generated, GroupTime, Stamp, Step, Target, TargetError, Timeline, Work,
+};

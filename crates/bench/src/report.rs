@@ -146,6 +146,8 @@ pub struct DecodeRow {
     pub decode_processor_seconds_per_token: Option<f64>,
     /// Joules per generated token.
     pub joules_per_token: Energy,
+    /// Share of the time in which the device ran no kernel, while all sequences decode.
+    pub idle_share: Value,
 }
 
 /// The start of the server (`met bench start`): milliseconds from the start of the process.

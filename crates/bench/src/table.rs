@@ -65,6 +65,7 @@ pub(crate) fn report(r: &Report) -> String {
             "of operations",
             "end to end",
             "J/token",
+            "idle",
         ])];
         rows.extend(r.decode.iter().map(|d| {
             row([
@@ -82,6 +83,7 @@ pub(crate) fn report(r: &Report) -> String {
                 &share(d.share_of_operations),
                 &rate(d.end_to_end_tokens_per_second),
                 &optional(&d.joules_per_token),
+                &percent(&d.idle_share),
             ])
         }));
         let _ = writeln!(
@@ -191,6 +193,11 @@ fn share(v: Option<f64>) -> String {
 
 fn optional(v: &Value) -> String {
     v.value.map_or("-".to_owned(), |v| format!("{v:.3}"))
+}
+
+fn percent(v: &Value) -> String {
+    v.value
+        .map_or("-".to_owned(), |v| format!("{:.2}%", v * 100.0))
 }
 
 fn bytes(v: f64) -> String {

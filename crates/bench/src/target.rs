@@ -135,13 +135,38 @@ pub struct GroupTime {
 }
 
 /// What a batch of sequences gave.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Generated {
     /// One entry a sequence, in the order of the prompts.
     pub timelines: Vec<Timeline>,
     /// Processor seconds per generated token, from when all sequences had a token until one had its last; `None` where the
     /// system does not tell them, or there was no such time.
     pub processor_seconds_per_token: Option<f64>,
+    /// When each program ran on the device, in order; or why that is not known.
+    pub stamps: Result<Vec<Stamp>, String>,
+}
+
+impl Default for Generated {
+    fn default() -> Generated {
+        Generated {
+            timelines: Vec::new(),
+            processor_seconds_per_token: None,
+            stamps: Ok(Vec::new()),
+        }
+    }
+}
+
+/// When a program ran on the device, by the device's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    /// Nanoseconds, before its first launch.
+    pub begin: u64,
+    /// Nanoseconds, behind its last.
+    pub end: u64,
+    /// Rows of its step.
+    pub rows: u32,
+    /// Logits rows of its step.
+    pub logits_rows: u32,
 }
 
 /// When the tokens of one sequence came, in seconds from the moment of submission, by the engine's thread.

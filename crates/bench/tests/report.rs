@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use metrale_bench::{
-    About, Gauges, Generated, GroupTime, Options, Plugin, Registry, Report, Step, Target,
+    About, Gauges, Generated, GroupTime, Options, Plugin, Registry, Report, Stamp, Step, Target,
     TargetError, Timeline, Work,
 };
 use serde_json::Value;
@@ -86,10 +86,12 @@ impl Target for Clockwork {
             Timeline { tokens, cached: 0 }
         });
         let timelines = times.collect();
+        let count = prompts.len() as u32;
         self.prompts.extend(prompts);
         Ok(Generated {
             timelines,
             processor_seconds_per_token: (output > 1).then_some(0.005),
+            stamps: Ok(stamps(count, output)),
         })
     }
 
@@ -106,6 +108,18 @@ impl Target for Clockwork {
             .sum::<f64>()
             * 0.5)
     }
+}
+
+/// Two programs a step, the device without work for a tenth of the time.
+fn stamps(sequences: u32, output: u32) -> Vec<Stamp> {
+    let programs = 2 * u64::from(output);
+    let stamp = |i| Stamp {
+        begin: i * 5_000_000,
+        end: i * 5_000_000 + 4_500_000,
+        rows: sequences,
+        logits_rows: sequences,
+    };
+    (0..programs).map(stamp).collect()
 }
 
 fn options() -> Options {
@@ -145,6 +159,8 @@ fn every_rung_is_measured_with_its_bound() {
     near(four.share_of_operations.unwrap(), 0.4);
     near(four.end_to_end_tokens_per_second, 64.0 / 0.182);
     near(four.joules_per_token.value.unwrap(), 0.5);
+    // 31 gaps of 0.5 ms in 31 * 5 + 4.5 ms.
+    near(four.idle_share.value.unwrap(), 15.5 / 159.5);
 
     near(four.processor_seconds_per_token.unwrap(), 0.1 / 16.0);
     near(four.decode_processor_seconds_per_token.unwrap(), 0.005);

@@ -74,7 +74,7 @@ pub const LEVERS: &[Lever] = &[
         kind: LeverKind::Run,
         ty: LeverType::Text,
         default: "none",
-        help: "A fault to inject, for drills and tests: `hang=N` or `lose=N`, the N-th submission to the device never ends, or loses it.",
+        help: "Faults to inject, for drills and tests, separated by commas: `hang=N` or `lose=N`, the N-th submission to the device never ends, or loses it (on a GPU by a kernel that runs for ever, or traps); `allocation=N`, the N-th allocation fails; `driver=12080`, `capability=8.0`, what a GPU is taken for.",
     },
     Lever {
         name: "METRALE_HOME",

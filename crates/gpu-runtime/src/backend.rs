@@ -58,6 +58,19 @@ pub struct Loc {
     pub offset: u64,
 }
 
+/// When a program ran, by the device's own clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    /// Nanoseconds, from a begin of the device's own: before its first launch.
+    pub begin: u64,
+    /// Nanoseconds: behind its last launch.
+    pub end: u64,
+    /// Rows of its step.
+    pub rows: u32,
+    /// Logits rows of its step.
+    pub logits_rows: u32,
+}
+
 /// What a device is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
@@ -190,6 +203,20 @@ pub trait GpuBackend: Send + Sync {
     /// # Errors
     /// [`DeviceFault`] of the work before the fence.
     fn wait(&self, fence: Fence, timeout: Duration) -> Result<Progress, DeviceFault>;
+
+    /// Bytes that can still be allocated, where the device has memory of its own.
+    fn free_memory(&self) -> Option<u64> {
+        None
+    }
+
+    /// When the programs ran that have ended since this was last asked, in their order; waits for the compute queue. `None`: it
+    /// does not stamp them.
+    ///
+    /// # Errors
+    /// [`DeviceFault`].
+    fn stamps(&self) -> Result<Option<Vec<Stamp>>, DeviceFault> {
+        Ok(None)
+    }
 
     /// Bytes in use by arenas of a kind, over all that is reserved.
     fn reserved(&self, kind: ArenaKind) -> u64;

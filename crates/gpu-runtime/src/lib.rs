@@ -12,13 +12,15 @@ mod backend;
 mod cuda;
 mod decorators;
 mod error;
+mod faults;
 mod host;
 
 pub use backend::{
-    ArenasId, DeviceInfo, Fence, GpuBackend, Kernel, Launch, Loc, Program, Progress, Queue,
+    ArenasId, DeviceInfo, Fence, GpuBackend, Kernel, Launch, Loc, Program, Progress, Queue, Stamp,
 };
 pub use cuda::{CudaBackend, CudaOptions, CudaStartError};
-pub use decorators::{Call, Checked, Divergence, FaultPlan, Faulty, Recording, replay};
+pub use decorators::{Call, Checked, Divergence, Faulty, Recording, replay};
 pub use error::{BindError, DeviceFault, OutOfMemory, Unresolved};
+pub use faults::FaultPlan;
 pub use host::{HostBackend, HostOptions, StartError};
 pub use metrale_host_kernels::Isa;

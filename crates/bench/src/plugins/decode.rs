@@ -3,9 +3,10 @@
 
 use super::prefill::{range, since};
 use super::{Plugin, shares};
+use crate::idle;
 use crate::options::Options;
 use crate::prompts::Prompts;
-use crate::report::{DecodeRow, Energy, Report, unmeasured};
+use crate::report::{DecodeRow, Energy, Report, Value, unmeasured};
 use crate::stats::{median, ratio};
 use crate::target::{Step, Target, TargetError, Timeline};
 
@@ -37,12 +38,14 @@ impl Plugin for Decode {
             )?;
             let mut runs = Vec::new();
             let mut decoding = Vec::new();
+            let mut idle = Vec::new();
             let (joules, computed) = (target.joules(), target.processor_seconds());
             for _ in 0..options.repeats {
                 let batch = prompts.take(*concurrency, options.input);
                 let answers = target.generate(batch, options.output)?;
                 runs.push(Run::of(&answers.timelines));
                 decoding.extend(answers.processor_seconds_per_token);
+                idle.push(idle_share(answers.stamps, *concurrency));
             }
             let tokens: f64 = runs.iter().map(|r| r.tokens).sum();
             let computed = since(computed, target.processor_seconds());
@@ -50,6 +53,7 @@ impl Plugin for Decode {
                 joules_per_token: energy(joules, target.joules(), tokens),
                 processor_seconds_per_token: computed.map(|s| ratio(s, tokens)),
                 decoding: (!decoding.is_empty()).then(|| median(decoding)),
+                idle_share: all(idle),
             };
             let row = row(target, options, report, *concurrency, &runs, used);
             report.decode.push(row);
@@ -63,6 +67,7 @@ struct Used {
     joules_per_token: Energy,
     processor_seconds_per_token: Option<f64>,
     decoding: Option<f64>,
+    idle_share: Value,
 }
 
 /// What one run of a rung gave.
@@ -155,7 +160,22 @@ fn row(
         processor_seconds_per_token: used.processor_seconds_per_token,
         decode_processor_seconds_per_token: used.decoding,
         joules_per_token: used.joules_per_token,
+        idle_share: used.idle_share,
     }
+}
+
+fn idle_share(
+    stamps: Result<Vec<crate::target::Stamp>, String>,
+    sequences: u32,
+) -> Result<f64, String> {
+    idle::share(&stamps?, sequences)
+        .ok_or_else(|| "too few steps in which all sequences decode".to_owned())
+}
+
+/// The median of the repeats, or why one of them gave none.
+fn all(runs: Vec<Result<f64, String>>) -> Value {
+    let runs: Result<Vec<f64>, String> = runs.into_iter().collect();
+    runs.map_or_else(unmeasured, |runs| Value::of(median(runs)))
 }
 
 /// Joules per token between two readings of the counter.

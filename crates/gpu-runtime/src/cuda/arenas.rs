@@ -8,6 +8,7 @@ use metrale_core::{
 
 use super::driver::{DeviceMemory, Pinned, Stream, check};
 use super::fault::RECORD_WORDS;
+use super::inject::Allocations;
 use super::open::free_memory;
 use super::outputs::Outputs;
 use crate::backend::Loc;
@@ -33,6 +34,7 @@ impl Arenas {
         limits: &StepLimits,
         stream: &Stream,
         device: &str,
+        allocations: &Allocations,
     ) -> Result<Arenas, OutOfMemory> {
         let mut memory = Vec::new();
         let refused = |arena, needed, why: DeviceFault| OutOfMemory {
@@ -45,14 +47,14 @@ impl Arenas {
         for arena in ArenaKind::ALL {
             let needed = plan.arena_bytes(arena);
             if needed > 0 {
-                let taken =
-                    DeviceMemory::new(needed, stream).map_err(|e| refused(arena, needed, e))?;
+                let taken = DeviceMemory::new(needed, stream, allocations)
+                    .map_err(|e| refused(arena, needed, e))?;
                 memory.push((arena, taken));
             }
         }
         let words = StepLayout::new(*limits).words();
         let outputs = Outputs::new(plan);
-        let ring = StepRing::new(words, outputs.words(), stream)
+        let ring = StepRing::new(words, outputs.words(), stream, allocations)
             .map_err(|e| refused(ArenaKind::State, words as u64 * 4, e))?;
         stream
             .synchronize()
@@ -198,16 +200,21 @@ struct Slot {
 }
 
 impl StepRing {
-    fn new(words: usize, outputs: usize, stream: &Stream) -> Result<StepRing, DeviceFault> {
+    fn new(
+        words: usize,
+        outputs: usize,
+        stream: &Stream,
+        allocations: &Allocations,
+    ) -> Result<StepRing, DeviceFault> {
         let slots = (0..RING)
             .map(|_| {
                 Ok(Slot {
-                    host: Pinned::new(words + RECORD_WORDS + outputs)?,
+                    host: Pinned::new(words + RECORD_WORDS + outputs, allocations)?,
                     fence: 0,
                 })
             })
             .collect::<Result<_, DeviceFault>>()?;
-        let device = DeviceMemory::new(words as u64 * 4, stream)?;
+        let device = DeviceMemory::new(words as u64 * 4, stream, allocations)?;
         Ok(StepRing {
             device,
             words,

@@ -5,9 +5,11 @@
 //! [`super::open`].
 
 use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::sys::{self, CUresult};
 
+use super::inject::Allocations;
 use crate::error::DeviceFault;
 
 /// Turns a result into a fault that names the call, the error and what it means.
@@ -71,6 +73,7 @@ pub(super) fn describe(result: CUresult) -> String {
 pub(super) struct Context {
     device: sys::CUdevice,
     handle: sys::CUcontext,
+    abandoned: AtomicBool,
 }
 
 // SAFETY: a context may be made current in any thread; the driver locks it.
@@ -84,7 +87,16 @@ impl Context {
         // SAFETY: `device` comes from cuDeviceGet.
         let result = unsafe { sys::cuDevicePrimaryCtxRetain(&mut handle, device) };
         check("opening the device's context", result)?;
-        Ok(Context { device, handle })
+        Ok(Context {
+            device,
+            handle,
+            abandoned: AtomicBool::new(false),
+        })
+    }
+
+    /// Leaves it to the end of the process: giving it back would wait for a kernel that never ends.
+    pub(super) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
     }
 
     /// Makes it the thread's current context: each public entry does, since it may come from any thread.
@@ -98,8 +110,10 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: retained once by `new`. A failure has no one left to tell.
-        unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
+        if !*self.abandoned.get_mut() {
+            // SAFETY: retained once by `new`. A failure has no one left to tell.
+            unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
+        }
     }
 }
 
@@ -186,13 +200,17 @@ pub(super) struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    pub(super) fn new(bytes: u64, stream: &Stream) -> Result<DeviceMemory, DeviceFault> {
+    pub(super) fn new(
+        bytes: u64,
+        stream: &Stream,
+        allocations: &Allocations,
+    ) -> Result<DeviceMemory, DeviceFault> {
         let mut at = 0;
         let size = usize::try_from(bytes)
             .map_err(|_| DeviceFault::rejected("more than an address can reach"))?;
         // SAFETY: stores a new address.
         check("allocating device memory", unsafe {
-            sys::cuMemAlloc_v2(&mut at, size)
+            sys::cuMemAlloc_v2(&mut at, allocations.size(size))
         })?;
         let memory = DeviceMemory { at, bytes };
         // SAFETY: in bounds of the allocation.
@@ -220,11 +238,11 @@ pub(super) struct Pinned {
 unsafe impl Send for Pinned {}
 
 impl Pinned {
-    pub(super) fn new(words: usize) -> Result<Pinned, DeviceFault> {
+    pub(super) fn new(words: usize, allocations: &Allocations) -> Result<Pinned, DeviceFault> {
         let mut at: *mut c_void = std::ptr::null_mut();
+        let size = allocations.size(words * 4);
         // SAFETY: stores a new address.
-        let result =
-            unsafe { sys::cuMemHostAlloc(&mut at, words * 4, sys::CU_MEMHOSTALLOC_PORTABLE) };
+        let result = unsafe { sys::cuMemHostAlloc(&mut at, size, sys::CU_MEMHOSTALLOC_PORTABLE) };
         check("allocating page-locked memory", result)?;
         // SAFETY: fresh memory of that size.
         unsafe { std::ptr::write_bytes(at.cast::<u8>(), 0, words * 4) };

@@ -8,7 +8,7 @@ use cudarc::driver::sys::{
 use metrale_core::StepLimits;
 use metrale_kernels::{Formula, Point};
 
-use super::bind::{Bound, BoundPoint};
+use super::bind::{Bound, BoundPoint, Resolved};
 use super::driver::{Stream, check};
 use crate::error::DeviceFault;
 
@@ -58,6 +58,41 @@ pub(super) fn allow_cluster(point: &Point, function: sys::CUfunction) -> Result<
             function,
             FunctionAttribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
             1,
+        )
+    })
+}
+
+/// Launches, or records, a kernel of one block beside all plans. `words` are its arguments: addresses, or scalars in the low
+/// half.
+pub(super) fn launch_one(
+    kernel: &Resolved,
+    words: &[u64],
+    stream: &Stream,
+) -> Result<(), DeviceFault> {
+    let point = kernel.point;
+    if words.len() != point.args.len() {
+        let (wanted, got) = (point.args.len(), words.len());
+        let what = format!("{} takes {wanted} arguments, got {got}", point.id);
+        return Err(DeviceFault::rejected(what));
+    }
+    let mut words = words.to_vec();
+    let params = words.iter_mut().map(|w| std::ptr::from_mut(w).cast());
+    let mut params: Vec<*mut std::ffi::c_void> = params.collect();
+    // SAFETY: the function is of a loaded module; there are as many parameters as the family declares, each of at most 8
+    // bytes, which the driver copies before it returns.
+    check(point.id, unsafe {
+        sys::cuLaunchKernel(
+            kernel.function,
+            1,
+            1,
+            1,
+            point.block,
+            1,
+            1,
+            0,
+            stream.0,
+            params.as_mut_ptr(),
+            std::ptr::null_mut(),
         )
     })
 }

@@ -15,11 +15,13 @@ mod bind;
 mod driver;
 mod fault;
 mod fences;
+mod inject;
 mod launch;
 mod maps;
 mod open;
 mod outputs;
 mod program;
+mod stamps;
 mod state;
 
 use std::collections::HashMap;
@@ -31,23 +33,43 @@ use metrale_core::{ArenaKind, Arg, MemoryPlan, PointId, RowRange, StepBlock, Ste
 use metrale_kernels::Target;
 
 use crate::backend::{
-    ArenasId, DeviceInfo, Fence, GpuBackend, Kernel, Launch, Loc, Program, Progress, Queue,
+    ArenasId, DeviceInfo, Fence, GpuBackend, Kernel, Launch, Loc, Program, Progress, Queue, Stamp,
 };
 use crate::error::{BindError, DeviceFault, OutOfMemory, Unresolved};
+use crate::faults::FaultPlan;
 use arenas::Arenas;
 use bind::Bound;
 use driver::{Context, Stream, check};
 use fences::Fences;
+use inject::{Allocations, Submits};
 use program::Recorded;
+use stamps::Stamps;
 use state::{Pause, State, known, unknown};
 
 pub use open::CudaStartError;
 
 /// How a CUDA device is opened.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct CudaOptions {
     /// Its number, as the driver counts (`CUDA_VISIBLE_DEVICES` applies).
     pub ordinal: u32,
+    /// Work that is waited for takes no longer, or the device hangs. Default 120 seconds.
+    pub patience: Duration,
+    /// Whether programs are stamped ([`GpuBackend::stamps`]): about two microseconds each. Default no.
+    pub stamps: bool,
+    /// Faults to inject. Default none.
+    pub faults: FaultPlan,
+}
+
+impl Default for CudaOptions {
+    fn default() -> Self {
+        CudaOptions {
+            ordinal: 0,
+            patience: Duration::from_secs(120),
+            stamps: false,
+            faults: FaultPlan::default(),
+        }
+    }
 }
 
 /// A CUDA device.
@@ -72,8 +94,8 @@ impl CudaBackend {
             info,
             processors,
             shared_limit,
-        } = open::open(options.ordinal)?;
-        let state = State {
+        } = open::open(options.ordinal, &options.faults)?;
+        let mut state = State {
             lost: None,
             next: 0,
             fences: Fences::default(),
@@ -82,10 +104,18 @@ impl CudaBackend {
             arenas: HashMap::new(),
             functions: vec![None; target.points.len()],
             images: target.images.iter().map(|_| None).collect(),
+            patience: options.patience,
+            hangs: false,
+            allocations: Allocations::new(&options.faults),
+            submits: Submits::new(&options.faults),
+            stamps: None,
             stream: Stream::new()?,
             processors,
             shared_limit,
         };
+        if options.stamps {
+            state.stamps = Some(Stamps::new(&mut state, target)?);
+        }
         Ok(CudaBackend {
             info,
             target,
@@ -105,13 +135,16 @@ impl CudaBackend {
         }
     }
 
-    /// Bytes that can still be allocated on the device.
-    ///
-    /// # Errors
-    /// [`DeviceFault`].
-    pub fn free_memory(&self) -> Result<u64, DeviceFault> {
-        let _state = self.enter()?;
-        open::free_memory()
+    /// Waits for what is in flight before something of it is given back. A lost context takes its memory with it: freeing
+    /// fails without harm.
+    fn end_work(&self, state: &mut State) {
+        if self.context.enter().is_ok()
+            && state.lost.is_none()
+            && let Err(fault) = state.settle()
+            && fault.sticky
+        {
+            state.lost = Some(fault);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -159,7 +192,8 @@ impl GpuBackend for CudaBackend {
             why: fault.what,
         };
         let mut state = self.enter().map_err(refused)?;
-        let arenas = Arenas::reserve(plan, limits, &state.stream, &self.info.name)?;
+        let (stream, allocations) = (&state.stream, &state.allocations);
+        let arenas = Arenas::reserve(plan, limits, stream, &self.info.name, allocations)?;
         let id = state.id();
         state.arenas.insert(id, arenas);
         Ok(ArenasId(id))
@@ -167,14 +201,8 @@ impl GpuBackend for CudaBackend {
 
     fn release(&self, arenas: ArenasId) {
         let mut state = self.lock();
-        // A lost context takes its memory with it; freeing fails without harm.
-        if self.context.enter().is_ok() && state.lost.is_none() {
-            let _ = state.stream.synchronize();
-            let _ = state.retire();
-        }
-        state.programs.retain(|_, p| p.arenas != arenas.0);
-        state.launches.retain(|_, l| l.arenas != arenas.0);
-        state.arenas.remove(&arenas.0);
+        self.end_work(&mut state);
+        state.give_back(|id| id == arenas.0);
     }
 
     fn resolve(&self, point: &PointId) -> Result<Kernel, Unresolved> {
@@ -239,7 +267,10 @@ impl GpuBackend for CudaBackend {
             let Some(memory) = state.arenas.get(&id) else {
                 return Err(DeviceFault::rejected("a program needs at least one launch"));
             };
-            let recorded = Recorded::capture(id, &bound, bucket, &memory.limits, &state.stream)?;
+            let stamps = state.stamps.as_ref();
+            let stamps = stamps.map(|s| (s, memory.ring.device_address()));
+            let (limits, stream) = (&memory.limits, &state.stream);
+            let recorded = Recorded::capture(id, &bound, bucket, limits, stream, stamps)?;
             let program = state.id();
             state.programs.insert(program, recorded);
             Ok(Program(program))
@@ -259,6 +290,10 @@ impl GpuBackend for CudaBackend {
                 return Err(unknown("program", program.0.into()));
             };
             recorded.fits(step.counts())?;
+            state.inject(self.target)?;
+            let Some(recorded) = state.programs.get(&program.0) else {
+                return Err(unknown("program", program.0.into()));
+            };
             let record = state.send(recorded.arenas, step, recorded.runs_rows())?;
             if let Some(recorded) = state.programs.get(&program.0) {
                 recorded.launch(&state.stream)?;
@@ -275,6 +310,7 @@ impl GpuBackend for CudaBackend {
             let Some(bound) = state.launches.remove(&launch.0) else {
                 return Err(unknown("launch", launch.0.into()));
             };
+            state.inject(self.target)?;
             let record = state.send(bound.arenas, step, true)?;
             let rows = bound.rows(step.counts());
             let Some(point) = bound.point(rows) else {
@@ -302,6 +338,7 @@ impl GpuBackend for CudaBackend {
     ) -> Result<Fence, DeviceFault> {
         self.with(|state| {
             known(state, after)?;
+            state.inject(self.target)?;
             let memory = state
                 .arenas
                 .get(&arenas.0)
@@ -317,6 +354,8 @@ impl GpuBackend for CudaBackend {
 
     fn read(&self, arenas: ArenasId, src: Loc, out: &mut [u8]) -> Result<(), DeviceFault> {
         self.with(|state| {
+            // A copy to memory of this kind blocks the thread: that nothing hangs is found before.
+            state.settle()?;
             let State {
                 arenas: all,
                 stream,
@@ -336,13 +375,16 @@ impl GpuBackend for CudaBackend {
         out: &mut [u8],
     ) -> Result<(), DeviceFault> {
         self.with(|state| {
+            let passed = state.fences.passed(fence.0);
             let memory = state.arenas.get(&arenas.0);
             let memory = memory.ok_or_else(|| unknown("arenas", arenas.0.into()))?;
-            let passed = state.fences.passed(fence.0);
-            match passed && memory.read_copy(fence.0, src, out) {
-                true => Ok(()),
-                false => memory.read(src, out, &state.stream),
+            if passed && memory.read_copy(fence.0, src, out) {
+                return Ok(());
             }
+            state.settle()?;
+            let memory = state.arenas.get(&arenas.0);
+            let memory = memory.ok_or_else(|| unknown("arenas", arenas.0.into()))?;
+            memory.read(src, out, &state.stream)
         })
     }
 
@@ -352,6 +394,7 @@ impl GpuBackend for CudaBackend {
 
     fn write(&self, arenas: ArenasId, dst: Loc, data: &[u8]) -> Result<(), DeviceFault> {
         self.with(|state| {
+            state.settle()?;
             let memory = state
                 .arenas
                 .get(&arenas.0)
@@ -384,6 +427,21 @@ impl GpuBackend for CudaBackend {
         }
     }
 
+    fn free_memory(&self) -> Option<u64> {
+        let _state = self.enter().ok()?;
+        open::free_memory().ok()
+    }
+
+    fn stamps(&self) -> Result<Option<Vec<Stamp>>, DeviceFault> {
+        self.with(|state| {
+            if state.stamps.is_none() {
+                return Ok(None);
+            }
+            state.settle()?;
+            state.stamps.as_mut().map(Stamps::take).transpose()
+        })
+    }
+
     fn reserved(&self, kind: ArenaKind) -> u64 {
         self.lock().arenas.values().map(|a| a.bytes(kind)).sum()
     }
@@ -392,12 +450,12 @@ impl GpuBackend for CudaBackend {
 impl Drop for CudaBackend {
     fn drop(&mut self) {
         let mut state = self.lock();
-        if self.context.enter().is_ok() && state.lost.is_none() {
-            let _ = state.stream.synchronize();
+        self.end_work(&mut state);
+        state.give_back(|_| true);
+        if state.hangs {
+            let left = (std::mem::take(&mut state.images), state.stamps.take());
+            std::mem::forget((left, std::mem::take(&mut state.submits)));
+            self.context.abandon();
         }
-        // In this order: programs hold arguments into arenas.
-        state.programs.clear();
-        state.launches.clear();
-        state.arenas.clear();
     }
 }

@@ -9,6 +9,7 @@ use metrale_kernels::Target;
 use super::driver::{Context, check, describe};
 use crate::backend::DeviceInfo;
 use crate::error::DeviceFault;
+use crate::faults::FaultPlan;
 
 /// Why no CUDA device can be used. The machine or the build is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -79,7 +80,8 @@ pub(super) struct Opened {
 }
 
 /// Checks driver, device and architecture, in this order, and opens the device.
-pub(super) fn open(ordinal: u32) -> Result<Opened, CudaStartError> {
+/// `faults` may put other facts in the place of the driver's.
+pub(super) fn open(ordinal: u32, faults: &FaultPlan) -> Result<Opened, CudaStartError> {
     let targets = metrale_kernels::targets();
     let Some(need) = targets.iter().map(|t| t.driver).min() else {
         return Err(CudaStartError::NoKernels {
@@ -100,7 +102,7 @@ pub(super) fn open(ordinal: u32) -> Result<Opened, CudaStartError> {
     let mut have = 0;
     // SAFETY: stores an integer; of all calls, every driver has this one.
     started(unsafe { sys::cuDriverGetVersion(&mut have) })?;
-    let have = u32::try_from(have).unwrap_or(0);
+    let have = faults.driver.unwrap_or(u32::try_from(have).unwrap_or(0));
     if have < need {
         return Err(CudaStartError::OldDriver { have, need });
     }
@@ -130,19 +132,8 @@ pub(super) fn open(ordinal: u32) -> Result<Opened, CudaStartError> {
             Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
         )?,
     );
-    let Some(target) = metrale_kernels::baseline_for(capability) else {
-        return Err(CudaStartError::Architecture {
-            device: name,
-            capability,
-            built: built(targets),
-        });
-    };
-    if have < target.driver {
-        return Err(CudaStartError::OldDriver {
-            have,
-            need: target.driver,
-        });
-    }
+    let capability = faults.capability.unwrap_or(capability);
+    let target = suited(targets, &name, capability, have)?;
     let context = Context::new(device)?;
     context.enter()?;
     let processors = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
@@ -168,6 +159,29 @@ pub(super) fn open(ordinal: u32) -> Result<Opened, CudaStartError> {
         processors,
         shared_limit,
     })
+}
+
+/// The target of a build whose kernels run on a device.
+fn suited<'a>(
+    targets: &'a [Target],
+    device: &str,
+    capability: (u32, u32),
+    have: u32,
+) -> Result<&'a Target, CudaStartError> {
+    let mut all = targets.iter();
+    let runs = |t: &&Target| t.id.is_baseline() && t.capabilities.contains(&capability);
+    let target = all.find(runs).ok_or_else(|| CudaStartError::Architecture {
+        device: device.to_owned(),
+        capability,
+        built: built(targets),
+    })?;
+    match have < target.driver {
+        true => Err(CudaStartError::OldDriver {
+            have,
+            need: target.driver,
+        }),
+        false => Ok(target),
+    }
 }
 
 /// Bytes that can still be allocated on the current device.
@@ -236,14 +250,52 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_device_is_refused_for_its_architecture_or_its_driver() {
+        let of = |hw, capabilities, driver| Target {
+            id: metrale_core::KernelTarget {
+                hw,
+                model: metrale_core::KernelTarget::COMMON,
+                quant: metrale_core::KernelTarget::COMMON,
+            },
+            arch: "",
+            capabilities,
+            driver,
+            images: &[],
+            points: &[],
+        };
+        let targets = [
+            of("hopper", &[(9, 0)], 13000),
+            of("gb10", &[(12, 0), (12, 1)], 13020),
+        ];
+        let class = |capability, have| suited(&targets, "G", capability, have).map(|t| t.id.hw);
+        assert_eq!(class((9, 0), 13000), Ok("hopper"));
+        assert_eq!(class((12, 1), 13020), Ok("gb10"));
+        let old = class((12, 0), 13010);
+        assert!(matches!(
+            old,
+            Err(CudaStartError::OldDriver {
+                have: 13010,
+                need: 13020
+            })
+        ));
+        let other = class((8, 0), 13020).map_err(|e| e.to_string());
+        assert_eq!(
+            other.unwrap_err(),
+            "G has compute capability 8.0 and this build holds kernels for hopper (9.0), gb10 (12.0, 12.1): build with \
+             METRALE_TARGET_HW naming its class"
+        );
+    }
+
     /// True on every machine: either a device opens, or the reason is one of the typed ones. Nothing panics.
     #[test]
     fn a_machine_without_a_device_gives_a_typed_error() {
-        match open(0) {
+        let faults = FaultPlan::default();
+        match open(0, &faults) {
             Ok(opened) => assert!(opened.info.memory > 0),
             Err(CudaStartError::Fault(fault)) => panic!("a call failed without a cause: {fault}"),
             Err(_) => {}
         }
-        assert!(open(u32::MAX).is_err());
+        assert!(open(u32::MAX, &faults).is_err());
     }
 }

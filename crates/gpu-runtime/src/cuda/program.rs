@@ -7,6 +7,7 @@ use metrale_core::{StepCounts, StepLimits};
 
 use super::bind::{Bound, RowsOf};
 use super::driver::{Stream, check};
+use super::stamps::Stamps;
 use crate::error::DeviceFault;
 
 /// A recorded program.
@@ -23,13 +24,15 @@ pub(super) struct Recorded {
 unsafe impl Send for Recorded {}
 
 impl Recorded {
-    /// Captures launches in order: each depends on the one before, as in a stream.
+    /// Captures launches in order: each depends on the one before, as in a stream. `stamps` come with the address of the step
+    /// block.
     pub(super) fn capture(
         arenas: u32,
         launches: &[&Bound],
         bucket: u32,
         limits: &StepLimits,
         stream: &Stream,
+        stamps: Option<(&Stamps, u64)>,
     ) -> Result<Recorded, DeviceFault> {
         let mut ready = Vec::new();
         let mut counts = (false, false);
@@ -50,12 +53,14 @@ impl Recorded {
         check("starting a capture", unsafe {
             sys::cuStreamBeginCapture_v2(stream.0, mode)
         })?;
-        let mut launched = Ok(());
+        let stamp = |end| stamps.map_or(Ok(()), |(s, step)| s.launch(end, step, stream));
+        let mut launched = stamp(false);
         for (bound, point) in ready {
             if launched.is_ok() {
                 launched = bound.launch(point, bucket, limits, stream);
             }
         }
+        let launched = launched.and_then(|()| stamp(true));
         let mut graph = std::ptr::null_mut();
         // SAFETY: ends the capture started above, whatever became of the launches.
         let ended = check("ending a capture", unsafe {

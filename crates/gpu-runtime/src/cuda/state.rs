@@ -12,8 +12,10 @@ use super::arenas::Arenas;
 use super::bind::{Bound, Resolved};
 use super::driver::{Stream, check};
 use super::fences::{Fences, Record};
+use super::inject::{Allocations, Submits};
 use super::launch::{allow_cluster, allow_shared};
 use super::program::Recorded;
+use super::stamps::Stamps;
 use crate::backend::{Fence, Progress};
 use crate::error::DeviceFault;
 
@@ -32,6 +34,13 @@ pub(super) struct State {
     pub(super) shared_limit: u32,
     /// Multiprocessors.
     pub(super) processors: u32,
+    /// What is waited for takes no longer, or the device hangs.
+    pub(super) patience: Duration,
+    /// Whether it hangs: then nothing is given back before the process ends, since that would wait.
+    pub(super) hangs: bool,
+    pub(super) allocations: Allocations,
+    pub(super) submits: Submits,
+    pub(super) stamps: Option<Stamps>,
     pub(super) stream: Stream,
 }
 
@@ -66,7 +75,7 @@ impl State {
             .retire(|(id, slot)| arenas.get(&id)?.ring.record(slot))
     }
 
-    /// Waits until a fence is passed, without a limit: for places where the caller cannot go on otherwise.
+    /// Waits until a fence is passed: for places where the caller cannot go on otherwise.
     pub(super) fn finish(&mut self, fence: u64) -> Result<(), DeviceFault> {
         let mut pause = Pause::new();
         loop {
@@ -74,7 +83,44 @@ impl State {
             if self.fences.passed(fence) {
                 return Ok(());
             }
-            pause.once(Duration::MAX);
+            if pause.since.elapsed() > self.patience {
+                self.hangs = true;
+                return Err(DeviceFault::lost(format!(
+                    "the device has not ended its work within {:?}: a kernel hangs; only a new process gets the device back",
+                    self.patience
+                )));
+            }
+            pause.once(NAP);
+        }
+    }
+
+    /// Waits until the stream is empty.
+    pub(super) fn settle(&mut self) -> Result<(), DeviceFault> {
+        let fence = self.fences.push(&self.stream, None)?;
+        self.finish(fence)
+    }
+
+    /// The function of a point by its name: what is launched beside plans.
+    pub(super) fn instrument(
+        &mut self,
+        target: &'static Target,
+        id: &str,
+    ) -> Result<Resolved, DeviceFault> {
+        let index = target.points.binary_search_by(|p| p.id.cmp(id));
+        let index = index.map_err(|_| {
+            DeviceFault::rejected(format!("class {} has no kernel {id}", target.id.hw))
+        })?;
+        self.function(target, index)
+    }
+
+    /// Gives back programs, launches and memory, of one reservation or all. If the device hangs they are left as they are.
+    pub(super) fn give_back(&mut self, of: impl Fn(u32) -> bool) {
+        let programs = self.programs.extract_if(|_, p| of(p.arenas));
+        let programs: Vec<_> = programs.collect();
+        self.launches.retain(|_, l| !of(l.arenas));
+        let arenas: Vec<_> = self.arenas.extract_if(|id, _| of(*id)).collect();
+        if self.hangs {
+            std::mem::forget((programs, arenas));
         }
     }
 

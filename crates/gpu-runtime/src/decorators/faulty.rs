@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A backend that fails where it is told to.
+//! A backend that fails where it is told to. Time is virtual: waiting for a submit that hangs returns at once, as if the
+//! timeout had passed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,18 +11,7 @@ use crate::backend::{
     ArenasId, DeviceInfo, Fence, GpuBackend, Kernel, Launch, Loc, Program, Progress, Queue,
 };
 use crate::error::{BindError, DeviceFault, OutOfMemory, Unresolved};
-
-/// What fails, and when. Counts begin at 0 and run over the life of the backend.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FaultPlan {
-    /// The allocation that fails: arenas that hold anything count one each, in the order of [`ArenaKind::ALL`].
-    pub allocation: Option<u64>,
-    /// The submit that never ends, nor does any after it. Time is virtual: waiting for such a fence returns at once, as if
-    /// the timeout had passed.
-    pub hang: Option<u64>,
-    /// The submit that loses the device: it and every later call that can fail does.
-    pub lose: Option<u64>,
-}
+use crate::faults::FaultPlan;
 
 /// A backend with planned faults.
 #[derive(Debug)]

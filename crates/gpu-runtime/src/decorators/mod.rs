@@ -11,6 +11,6 @@ mod recording;
 mod replay;
 
 pub use checked::Checked;
-pub use faulty::{FaultPlan, Faulty};
+pub use faulty::Faulty;
 pub use recording::{Call, Recording};
 pub use replay::{Divergence, replay};

@@ -106,23 +106,30 @@ pub(super) fn stated(library: &CircuitLibrary, info: &DeviceInfo) -> Option<Stri
         .map(|(known, _)| known.clone())
 }
 
-/// Faults from `hang=N` or `lose=N`; `None` for another text.
+/// Faults from `KIND=N`, several separated by commas; `None` for another text. What can be said: [`FAULTS`].
 pub fn fault_plan(text: &str) -> Option<FaultPlan> {
-    let (kind, number) = text.split_once('=')?;
-    let number = Some(number.parse().ok()?);
-    let none = FaultPlan::default();
-    match kind {
-        "hang" => Some(FaultPlan {
-            hang: number,
-            ..none
-        }),
-        "lose" => Some(FaultPlan {
-            lose: number,
-            ..none
-        }),
-        _ => None,
+    let mut plan = FaultPlan::default();
+    for fault in text.split(',') {
+        let (kind, value) = fault.split_once('=')?;
+        let number = || value.parse().ok();
+        match kind {
+            "allocation" => plan.allocation = Some(number()?),
+            "hang" => plan.hang = Some(number()?),
+            "lose" => plan.lose = Some(number()?),
+            "driver" => plan.driver = Some(value.parse().ok()?),
+            "capability" => {
+                let (major, minor) = value.split_once('.')?;
+                plan.capability = Some((major.parse().ok()?, minor.parse().ok()?));
+            }
+            _ => return None,
+        }
     }
+    Some(plan)
 }
+
+/// What [`fault_plan`] reads.
+pub const FAULTS: &str =
+    "allocation=N, hang=N, lose=N, driver=N, capability=X.Y, several separated by commas";
 
 fn faulty<B: GpuBackend + 'static>(backend: B, fault: FaultPlan) -> Arc<dyn GpuBackend> {
     match fault == FaultPlan::default() {
@@ -137,27 +144,33 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Host`], [`DeviceError::Cuda`].
     pub fn open(self, host: &HostOptions) -> Result<Arc<dyn GpuBackend>, DeviceError> {
-        self.open_faulty(host, FaultPlan::default())
+        self.open_with(host, &CudaOptions::default())
     }
 
-    /// The same, with faults injected.
+    /// The same; `cuda` holds for [`Device::Cuda`], without its number, and its faults are injected into either.
     ///
     /// # Errors
     /// As [`Device::open`].
-    pub fn open_faulty(
+    pub fn open_with(
         self,
         host: &HostOptions,
-        fault: FaultPlan,
+        cuda: &CudaOptions,
     ) -> Result<Arc<dyn GpuBackend>, DeviceError> {
         match self {
-            Device::Cpu => Ok(faulty(HostBackend::new(host)?, fault)),
-            Device::Cuda(ordinal) => match CudaBackend::open(&CudaOptions { ordinal }) {
-                Ok(backend) => Ok(faulty(backend, fault)),
-                Err(source) => Err(DeviceError::Cuda {
-                    device: self,
-                    source,
-                }),
-            },
+            Device::Cpu => Ok(faulty(HostBackend::new(host)?, cuda.faults)),
+            Device::Cuda(ordinal) => {
+                let cuda = CudaOptions {
+                    ordinal,
+                    ..cuda.clone()
+                };
+                match CudaBackend::open(&cuda) {
+                    Ok(backend) => Ok(Arc::new(backend)),
+                    Err(source) => Err(DeviceError::Cuda {
+                        device: self,
+                        source,
+                    }),
+                }
+            }
         }
     }
 
@@ -219,6 +232,30 @@ mod tests {
                 error.contains(&format!("`{text}`")) && error.contains("cuda:N"),
                 "{error}"
             );
+        }
+    }
+
+    #[test]
+    fn faults_are_read() {
+        let plan = fault_plan("hang=200,allocation=3,driver=12080,capability=8.6").unwrap();
+        let want = FaultPlan {
+            allocation: Some(3),
+            hang: Some(200),
+            lose: None,
+            driver: Some(12080),
+            capability: Some((8, 6)),
+        };
+        assert_eq!(plan, want);
+        for text in [
+            "",
+            "hang",
+            "hang=",
+            "hang=-1",
+            "hang=1,",
+            "capability=9",
+            "sleep=1",
+        ] {
+            assert_eq!(fault_plan(text), None, "{text}");
         }
     }
 

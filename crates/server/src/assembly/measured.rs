@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use metrale_bench::{
-    About, Gauges, Generated, GroupTime, Step, Target, TargetError, Timeline, Work,
+    About, Gauges, Generated, GroupTime, Stamp, Step, Target, TargetError, Timeline, Work,
 };
 use metrale_circuit::Phase;
 use metrale_core::{ArenaKind, KV_BLOCK};
@@ -16,7 +16,7 @@ use metrale_sampling::{Sampling, SamplingFields};
 use metrale_scheduler::{Delivery, Event, EventSink, Request};
 use metrale_telemetry::EnergyMeter;
 
-use super::{Opened, Weights};
+use super::{Device, Opened, Weights};
 
 /// Between the ends of two sequences; more means that the engine stands still.
 const LONGEST: Duration = Duration::from_secs(1800);
@@ -99,6 +99,23 @@ impl Measured {
         }
     }
 
+    /// When the programs ran since this was last asked, or why nobody knows.
+    fn stamps(&self) -> Result<Result<Vec<Stamp>, String>, TargetError> {
+        let stamps = self.opened.backend.stamps();
+        let stamps = stamps.map_err(|e| TargetError::new(e.to_string()))?;
+        let of = |s: metrale_gpu_runtime::Stamp| Stamp {
+            begin: s.begin,
+            end: s.end,
+            rows: s.rows,
+            logits_rows: s.logits_rows,
+        };
+        Ok(match (stamps, self.opened.options.device) {
+            (Some(stamps), _) => Ok(stamps.into_iter().map(of).collect()),
+            (None, Device::Cpu) => Err("measured on a GPU only".to_owned()),
+            (None, Device::Cuda(_)) => Err("ask with --idle-share".to_owned()),
+        })
+    }
+
     /// The arithmetic peak of the plan's largest linear layers, as DEVICES.toml states it.
     fn stated(&self) -> (Option<f64>, String) {
         let plan = &self.opened.plan;
@@ -179,6 +196,8 @@ impl Target for Measured {
         };
         let greedy = Sampling::new(&greedy, 0).map_err(|e| TargetError::new(e.to_string()))?;
         let handle = self.engine()?.handle().clone();
+        // What ran before is not of this.
+        let _ = self.stamps()?;
         let (sender, receiver) = channel();
         let batch = Arc::new(Batch {
             started: Instant::now(),
@@ -202,6 +221,7 @@ impl Target for Measured {
         Ok(Generated {
             timelines,
             processor_seconds_per_token: batch.seen().per_token(),
+            stamps: self.stamps()?,
         })
     }
 

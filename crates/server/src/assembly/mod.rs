@@ -19,8 +19,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use metrale_circuit::{CircuitLibrary, Plan};
 use metrale_core::{ArenaKind, Elem};
-use metrale_gpu_runtime::FaultPlan;
-use metrale_gpu_runtime::{DeviceInfo, GpuBackend, HostOptions, Isa};
+use metrale_gpu_runtime::{CudaOptions, DeviceInfo, FaultPlan, GpuBackend, HostOptions, Isa};
 use metrale_model_engine::adapters::Guess;
 use metrale_model_engine::{Engine, EngineOptions, PlanOptions, Prepared, TransformerModel, load};
 use metrale_model_weights::Checkpoint;
@@ -35,7 +34,7 @@ pub(crate) use sizes::kv_of;
 
 pub use blame::Blame;
 pub use defaults::SamplingFlags;
-pub use device::{Device, DeviceError, UnknownDevice, fault_plan};
+pub use device::{Device, DeviceError, FAULTS, UnknownDevice, fault_plan};
 pub use live::LiveEngine;
 pub use measured::Measured;
 pub use memory::available_memory;
@@ -73,6 +72,8 @@ pub struct LoadOptions {
     pub kv_host_bytes: u64,
     /// A step that runs longer has hung.
     pub step_timeout: Duration,
+    /// Whether a GPU's programs are stamped with their times.
+    pub stamps: bool,
     /// Faults to inject.
     pub fault: FaultPlan,
     /// Configuration keys that the user takes responsibility for.
@@ -117,6 +118,7 @@ impl LoadOptions {
             ngram: 0,
             kv_host_bytes: 0,
             step_timeout: EngineOptions::default().step_deadline,
+            stamps: false,
             fault: FaultPlan::default(),
             accept_keys: Vec::new(),
             sampling: SamplingFlags::default(),
@@ -136,7 +138,13 @@ impl LoadOptions {
             isa: self.isa,
             ..HostOptions::default()
         };
-        self.device.open_faulty(&host, self.fault)
+        let cuda = CudaOptions {
+            patience: self.step_timeout,
+            stamps: self.stamps,
+            faults: self.fault,
+            ..CudaOptions::default()
+        };
+        self.device.open_with(&host, &cuda)
     }
 }
 

@@ -12,7 +12,7 @@ use super::exit::{Exit, Failure};
 use super::machine::Machine;
 use super::parser::Values;
 use crate::api::limits::Limits;
-use crate::assembly::{LoadOptions, SamplingFlags, Weights, fault_plan};
+use crate::assembly::{FAULTS, LoadOptions, SamplingFlags, Weights, fault_plan};
 use crate::http::HttpConfig;
 
 /// The KV cache's element type, if it is given.
@@ -30,7 +30,7 @@ fn fault(machine: &Machine) -> Result<FaultPlan, Failure> {
         return Ok(FaultPlan::default());
     };
     fault_plan(text).ok_or_else(|| {
-        let what = format!("METRALE_FAULT is {text}; it can be hang=N or lose=N");
+        let what = format!("METRALE_FAULT is {text}; it can be {FAULTS}");
         Failure::text(Exit::Usage, what)
     })
 }

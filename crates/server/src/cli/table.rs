@@ -136,6 +136,10 @@ const LADDERS: Group = Group {
             "0",
             "Seed of the prompts.",
         ),
+        Flag::switch(
+            "idle-share",
+            "On a GPU, stamp the begin and end of each program, about two microseconds a program, and tell the share of time without one.",
+        ),
     ],
 };
 

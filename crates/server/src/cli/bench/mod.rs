@@ -33,6 +33,7 @@ pub(super) fn bench(values: &Values<'_>, machine: &Machine) -> Result<(), Failur
     if load.max_seq_len.is_none() {
         load.max_seq_len = Some(wanted.tokens().max(16));
     }
+    load.stamps = values.has("idle-share");
     let backend = load.backend().map_err(|e| serve::blamed(e.into()))?;
     let located = Model::parse_for(values.text("MODEL"), load.weights)?
         .fetch(machine, values.has("accept-licence"))?;
