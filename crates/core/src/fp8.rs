@@ -45,7 +45,13 @@ pub fn pitch(cols: u64, scales: u64) -> Option<u64> {
 /// infinite or no number the scale is NaN, so that whatever is computed from the values is too.
 #[must_use]
 pub fn scale_for(m: f32) -> (f32, f32) {
-    let scale = m / MAX;
+    scale_to(m, MAX)
+}
+
+/// [`scale_for`] another largest value.
+#[must_use]
+pub fn scale_to(m: f32, max: f32) -> (f32, f32) {
+    let scale = m / max;
     let inverse = 1.0 / scale;
     match (m.is_finite(), inverse.is_finite()) {
         (true, true) => (scale, inverse),

@@ -21,6 +21,7 @@ pub mod elem;
 pub mod fault;
 pub mod flat;
 pub mod fp8;
+pub mod kv;
 pub mod launch;
 pub mod memory;
 pub mod numeric;

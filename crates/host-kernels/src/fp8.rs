@@ -53,7 +53,7 @@ pub(crate) fn quantize(y: &mut [u8], x: &[f32], per: usize) {
 
 /// The largest magnitude; NaN counts above infinity, so that none is lost.
 #[inline(always)]
-fn largest(x: &[f32]) -> f32 {
+pub(crate) fn largest(x: &[f32]) -> f32 {
     let mut top = [0u32; 8];
     for x in x.chunks(8) {
         for (top, x) in top.iter_mut().zip(x) {

@@ -9,7 +9,7 @@ use metrale_core::{ArgDecl, KV_BLOCK, StepBlock, Unit};
 use crate::args::{Args, Grid, RowShape, Tile};
 use crate::decl::{STEP, f, r, rw, u, w};
 use crate::isa::on_isa;
-use crate::kv::{Bf16, F16, KvElem, block_of, pool, round, tables};
+use crate::kv::{Bf16, F16, KvElem, block_of, pool, tables};
 use crate::lanes::on_lanes;
 use crate::norm::norm_in_place;
 use crate::point::{BadConstants, HostPoint, Need, TileFault, f32s, positive};
@@ -128,7 +128,7 @@ fn write_needs<T: KvElem>(a: &Args) -> Result<Vec<Need>, BadConstants> {
     let (cols, per_slot) = (a.u32(3), a.u32(4));
     positive(&[("cols", cols), ("blocks_per_slot", per_slot)])?;
     let x = f32s(Unit::Row, cols);
-    Ok(vec![x, pool(T::ELEM, 1, cols), tables(per_slot)])
+    Ok(vec![x, pool::<T>(1, cols)?, tables(per_slot)])
 }
 
 fn write<T: KvElem>(
@@ -136,9 +136,9 @@ fn write<T: KvElem>(
     step: &StepBlock,
     _: &mut Scratch,
 ) -> Result<(), TileFault> {
-    let (cols, per_slot) = (tile.args().u32(3), tile.args().u32(4));
+    let (cols, per_slot, isa) = (tile.args().u32(3), tile.args().u32(4), tile.args().isa);
     let (x, tables) = (tile.input::<f32>(0), tile.input::<u32>(2));
-    let mut kv = tile.kv_output::<T>(1, 1, cols);
+    let mut kv = tile.kv_output::<T::Raw>(1, 1, T::head_len(cols));
     for (r, (slot, position)) in step.slots().iter().zip(step.positions()).enumerate() {
         let block = block_of(tables, per_slot, *slot, *position)?;
         let fault = TileFault::Block {
@@ -146,8 +146,8 @@ fn write<T: KvElem>(
             block: block as u32,
         };
         let offset = (position % KV_BLOCK) as usize;
-        let to = kv.token(block, 0, offset).ok_or(fault)?;
-        round(to, &x[r * cols..(r + 1) * cols]);
+        let to = kv.head(block, 0).ok_or(fault)?;
+        T::store(isa, to, offset, &x[r * cols..(r + 1) * cols]);
     }
     Ok(())
 }

@@ -75,7 +75,7 @@ pub use scratch::Scratch;
 
 /// Every point of class cpu.
 pub fn points() -> impl Iterator<Item = &'static HostPoint> {
-    static SINGLE: [&HostPoint; 36] = [
+    static SINGLE: [&HostPoint; 30] = [
         &kv::TABLES,
         &rope::ROPE_ANGLES,
         &rope::ROPE,
@@ -89,12 +89,6 @@ pub fn points() -> impl Iterator<Item = &'static HostPoint> {
         &quantize::RMSNORM_QUANTIZE,
         &quantize::ADD_RMSNORM_QUANTIZE,
         &quantize::SWIGLU_QUANTIZE,
-        &kv::KV_WRITE_F32,
-        &kv::KV_WRITE_BF16,
-        &kv::KV_WRITE_F16,
-        &attention::ATTENTION_F32,
-        &attention::ATTENTION_BF16,
-        &attention::ATTENTION_F16,
         &recurrent::CONV1D,
         &recurrent::GATED_DELTA,
         &recurrent::SSM_SCAN,
@@ -123,6 +117,8 @@ pub fn points() -> impl Iterator<Item = &'static HostPoint> {
         .chain(&fp8::POINTS)
         .chain(&linear::EXPERT_PLAIN_POINTS)
         .chain(&linear::EXPERT_A16_POINTS)
+        .chain(&kv::KV_WRITE)
+        .chain(&attention::POINTS)
         .chain(&attention::EXT_POINTS)
         .chain(&attention::LATENT_POINTS)
         .chain(&latent::LATENT_WRITE)

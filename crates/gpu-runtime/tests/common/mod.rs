@@ -240,6 +240,15 @@ pub fn rows(rows: usize, logits: usize) -> StepBlock {
     step
 }
 
+/// Rows of queries, keys and values as attention finds them in a pool of `elem`: keys and values rounded head by head.
+pub fn stored(qkv: &[f32], elem: Elem, (heads, kv, dim): (usize, usize, usize)) -> Vec<f32> {
+    let round = |(at, head): (usize, &[f32])| match at % (heads + 2 * kv) < heads {
+        true => head.to_vec(),
+        false => metrale_core::kv::round_trip(elem, head),
+    };
+    qkv.chunks_exact(dim).enumerate().flat_map(round).collect()
+}
+
 /// Largest |a - b| relative to the largest |b|.
 pub fn relative(a: &[f32], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len());

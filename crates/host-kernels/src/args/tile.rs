@@ -142,13 +142,13 @@ impl<'a> Tile<'a> {
         }
     }
 
-    /// The tile's heads (its column units) of a KV span `[blocks, heads, 16, head_dim]`: any block, own heads only. The
-    /// launch must be cut by heads alone.
+    /// The tile's heads (its column units) of a KV span `[blocks, heads, head_len]`: any block, own heads only. The launch
+    /// must be cut by heads alone.
     pub(crate) fn kv_output<T: Plain>(
         &mut self,
         at: usize,
         heads: usize,
-        head_dim: usize,
+        head_len: usize,
     ) -> KvOut<'a, T> {
         assert!(
             self.args.access[at] != Access::Read,
@@ -166,7 +166,7 @@ impl<'a> Tile<'a> {
             len,
             own: self.cols.clone(),
             heads,
-            head_dim,
+            head_len,
             life: PhantomData,
         }
     }
@@ -296,26 +296,22 @@ pub(crate) struct KvOut<'a, T> {
     len: usize,
     own: Range<usize>,
     heads: usize,
-    head_dim: usize,
+    head_len: usize,
     life: PhantomData<&'a mut [T]>,
 }
 
 impl<T: Plain> KvOut<'_, T> {
-    /// The values of one token of one of the tile's heads; `None` if `block` lies outside the pool.
+    /// What a block holds of one of the tile's heads; `None` if `block` lies outside the pool.
     #[inline]
-    pub(crate) fn token(&mut self, block: usize, head: usize, offset: usize) -> Option<&mut [T]> {
-        const TOKENS: usize = metrale_core::KV_BLOCK as usize;
-        assert!(
-            self.own.contains(&head) && offset < TOKENS,
-            "head {head} is another tile's"
-        );
-        let begin = ((block * self.heads + head) * TOKENS + offset) * self.head_dim;
-        if begin + self.head_dim > self.len {
+    pub(crate) fn head(&mut self, block: usize, head: usize) -> Option<&mut [T]> {
+        assert!(self.own.contains(&head), "head {head} is another tile's");
+        let begin = (block * self.heads + head) * self.head_len;
+        if begin + self.head_len > self.len {
             return None;
         }
-        // SAFETY: in bounds; live, plain and initialised; the index decomposes uniquely into (block, head, offset) and
-        // the head is this tile's alone; the argument was taken once and `self` is borrowed mutably.
-        Some(unsafe { std::slice::from_raw_parts_mut(self.ptr.add(begin), self.head_dim) })
+        // SAFETY: in bounds; live, plain and initialised; the index decomposes uniquely into (block, head) and the head is
+        // this tile's alone; the argument was taken once and `self` is borrowed mutably.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.ptr.add(begin), self.head_len) })
     }
 }
 

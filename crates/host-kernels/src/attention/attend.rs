@@ -37,10 +37,10 @@ pub(super) struct Shape {
 }
 
 /// Where keys and values are: the pools, the tables, and which key head.
-pub(super) struct Pools<'a, T> {
-    pub(super) k: &'a [T],
+pub(super) struct Pools<'a, T: KvElem> {
+    pub(super) k: &'a [T::Raw],
     /// `None`: the values are the first columns of the keys.
-    pub(super) v: Option<&'a [T]>,
+    pub(super) v: Option<&'a [T::Raw]>,
     pub(super) tables: &'a [u32],
     pub(super) per_slot: usize,
     /// Key heads of the pool.
@@ -81,18 +81,19 @@ impl<T: KvElem> Pools<'_, T> {
         values: &mut [f32],
     ) -> Result<(), TileFault> {
         let block = block_of(self.tables, self.per_slot, slot, first as u32)?;
-        let at = (block * self.heads + self.head) * STEP * s.dim;
+        let held = T::head_len(s.dim);
+        let at = (block * self.heads + self.head) * held;
         let fault = TileFault::Block {
             slot,
             block: block as u32,
         };
         self.ask(s, slot, first + AHEAD * STEP);
         let len = n * s.dim;
-        let from = self.k.get(at..at + len).ok_or(fault)?;
-        T::widen(s.isa, &mut keys[..len], from);
+        let from = self.k.get(at..at + held).ok_or(fault)?;
+        T::load(s.isa, &mut keys[..len], from, s.dim);
         if let Some(v) = self.v {
-            let from = v.get(at..at + len).ok_or(fault)?;
-            T::widen(s.isa, &mut values[..len], from);
+            let from = v.get(at..at + held).ok_or(fault)?;
+            T::load(s.isa, &mut values[..len], from, s.dim);
         }
         Ok(())
     }
@@ -105,7 +106,7 @@ impl<T: KvElem> Pools<'_, T> {
         let Ok(block) = block_of(self.tables, self.per_slot, slot, first as u32) else {
             return;
         };
-        let len = STEP * s.dim;
+        let len = T::head_len(s.dim);
         let at = (block * self.heads + self.head) * len;
         for pool in [Some(self.k), self.v].into_iter().flatten() {
             if let Some(next) = pool.get(at..at + len) {

@@ -68,7 +68,7 @@ fn needs<T: KvElem>(a: &Args) -> Result<Vec<Need>, BadConstants> {
     Ok(vec![
         f32s(Unit::Row, heads * rank),
         f32s(Unit::Row, heads * head_dim),
-        pool(T::ELEM, 1, rank + rot),
+        pool::<T>(1, rank + rot)?,
         tables(per_slot),
         f32s(Unit::Row, heads * rank),
     ])
@@ -100,8 +100,8 @@ fn run<T: KvElem>(
         first: 0,
         stride: dim,
     };
-    let pools = Pools {
-        k: tile.input::<T>(2),
+    let pools = Pools::<T> {
+        k: tile.input::<T::Raw>(2),
         v: None,
         tables: tile.input::<u32>(3),
         per_slot: a.u32(9),

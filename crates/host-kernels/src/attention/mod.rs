@@ -26,7 +26,7 @@ use metrale_core::{ArgDecl, KV_BLOCK, StepBlock, StepCounts, Unit};
 
 use crate::args::{Args, Grid, RowShape, Tile};
 use crate::decl::{self, STEP as STEP_ARG, f, r, u, w};
-use crate::kv::{Bf16, F16, KvElem, pool, tables};
+use crate::kv::{Bf16, E4m3, F16, Int8, KvElem, pool, tables};
 use crate::point::{BadConstants, HostPoint, Need, TileFault, f32s, positive};
 use crate::scratch::Scratch;
 use attend::{Pools, Query, Shape, by_sequence};
@@ -92,13 +92,19 @@ const fn ext_point<T: KvElem>(id: &'static str) -> HostPoint {
     }
 }
 
-pub(crate) static ATTENTION_F32: HostPoint = point::<f32>("attention/f32");
-pub(crate) static ATTENTION_BF16: HostPoint = point::<Bf16>("attention/bf16");
-pub(crate) static ATTENTION_F16: HostPoint = point::<F16>("attention/f16");
-pub(crate) static EXT_POINTS: [HostPoint; 3] = [
+pub(crate) static POINTS: [HostPoint; 5] = [
+    point::<f32>("attention/f32"),
+    point::<Bf16>("attention/bf16"),
+    point::<F16>("attention/f16"),
+    point::<Int8>("attention/i8"),
+    point::<E4m3>("attention/f8_e4m3"),
+];
+pub(crate) static EXT_POINTS: [HostPoint; 5] = [
     ext_point::<f32>("attention_ext/f32"),
     ext_point::<Bf16>("attention_ext/bf16"),
     ext_point::<F16>("attention_ext/f16"),
+    ext_point::<Int8>("attention_ext/i8"),
+    ext_point::<E4m3>("attention_ext/f8_e4m3"),
 ];
 
 /// The sizes of a launch.
@@ -147,7 +153,7 @@ impl Sizes {
                 "{heads} heads do not share {kv} KV heads evenly"
             )));
         }
-        let pool = pool(T::ELEM, kv, dim);
+        let pool = pool::<T>(kv, dim)?;
         let qkv = f32s(Unit::Row, (heads + 2 * kv) * dim);
         let out = f32s(Unit::Row, heads * dim);
         Ok([qkv, pool, pool, tables(per_slot), out])
@@ -209,9 +215,9 @@ fn run<T: KvElem>(
                 sinks = &tile.input::<f32>(4)[first..end];
             }
         }
-        let pools = Pools {
-            k: tile.input::<T>(1),
-            v: Some(tile.input::<T>(2)),
+        let pools = Pools::<T> {
+            k: tile.input::<T::Raw>(1),
+            v: Some(tile.input::<T::Raw>(2)),
             tables: tile.input::<u32>(3),
             per_slot: s.per_slot,
             heads: s.kv,
