@@ -16,7 +16,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from tiny_gguf import write_gguf, dequantized
 from tiny_tokenizer import make_tokenizer, goldens
 
-TOKENS, GEN = 48, 16
+TOKENS, GEN = 40, 16
+# Two layers, so that what one leaves pending meets the next; more only where a family has more kinds.
+LAYERS = {"num_hidden_layers": 2}
 # original_max_position_embeddings 64, factors 1 and 4: wavelengths over 64 are divided by 8, below 16 kept, between
 # them blended. head_dim 16 at theta 10000 has wavelengths 6.3 | 19.9, 62.8 | 199, 628, ...: all three bands occur.
 LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
@@ -25,31 +27,36 @@ CHECKPOINTS = {
     "llama": ("llama", {}),
     "llama3-rope": ("llama", {"rope_parameters": LLAMA3}),
     "llama-tied": ("llama", {"tie_word_embeddings": True}),
-    "llama-bias": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama-bias": ("llama", {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}),
     "llama-hd64": ("llama", {"hidden_size": 48, "head_dim": 64, "num_attention_heads": 3, "num_key_value_heads": 1, "rms_norm_eps": 1e-5}),
-    "llama-mha": ("llama", {"num_key_value_heads": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}),
     "qwen3": ("qwen3", {}),
     "qwen3-tied": ("qwen3", {"tie_word_embeddings": True, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 128}),
 }
 
 # One of each family beyond these two: directory -> (recipe, changes). Small enough for a repository: experts of width 32.
+WINDOWS = {"layer_types": ["sliding_attention", "full_attention"]}
+DELTA = {"layer_types": ["linear_attention", "linear_attention", "full_attention"], "num_hidden_layers": 3}
+DELTA_EXPERTS = {"layer_types": ["linear_attention", "full_attention"]}
 YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=8.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0,
             mscale=1.0, mscale_all_dim=0.5)
 FAMILIES = {
     "qwen2": ("qwen2", {}), "mistral": ("mistral", {}), "phi3": ("phi3", {}), "granite": ("granite", {"attention_multiplier": 0.2}),
     "olmo2": ("olmo2", {}),
-    "gemma2": ("gemma2", {}), "gemma3": ("gemma3_text", {}),
+    "gemma2": ("gemma2", WINDOWS), "gemma3": ("gemma3_text", WINDOWS),
     "qwen3-moe": ("qwen3_moe", {"norm_topk_prob": True}), "mixtral": ("mixtral", {"intermediate_size": 32}),
-    "gpt-oss": ("gpt_oss", {"intermediate_size": 32}), "deepseek-v3": ("deepseek_v3", {"rope_parameters": YARN}),
-    "qwen3-next": ("qwen3_next", {}), "qwen3-5": ("qwen3_5_text", {}), "mamba2": ("mamba2", {}),
+    "gpt-oss": ("gpt_oss", {"intermediate_size": 32, **WINDOWS}), "deepseek-v3": ("deepseek_v3", {"rope_parameters": YARN, "num_hidden_layers": 3}),
+    "qwen3-next": ("qwen3_next", DELTA_EXPERTS), "qwen3-5": ("qwen3_5_text", DELTA), "mamba2": ("mamba2", {}),
     # Transformers' chunked form holds steps above time_step_min, its cached form does not, and neither do the kernels that
     # the model was trained with: a least step near 0 makes the forms one.
-    "nemotron-h": ("nemotron_h", {"time_step_min": 1e-7, "routed_scaling_factor": 1.5}),
+    "nemotron-h": ("nemotron_h", {"time_step_min": 1e-7, "routed_scaling_factor": 1.5, "num_hidden_layers": None}),
     # Width 512 and a head of 128: shapes that the fast points of GPU classes take. One layer, and fewer tokens than the
     # tokenizer has, to stay under 1 MB.
     "qwen3-wide": ("qwen3", {"tie_word_embeddings": True, "hidden_size": 512, "head_dim": 128, "num_attention_heads": 1, "num_key_value_heads": 1,
                              "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 192}),
 }
+
+# Written as GGUF too, with the same values: bf16, and f32 for one.
+COPIES = ("llama", "qwen3", "llama3-rope", "llama-tied")
 
 
 def legacy(d):
@@ -74,9 +81,9 @@ def shard(src, dst, parts=2):
         save_file({n: w[n] for n in mine}, f"{dst}/{f}", {"format": "pt"}); where.update({n: f for n in mine})
     total = sum(t.numel() * t.element_size() for t in w.values())
     json.dump({"metadata": {"total_size": total}, "weight_map": where}, open(f"{dst}/model.safetensors.index.json", "w"), indent=1)
-    for f in ("config.json", "generation_config.json", "ref.safetensors", "meta.json"): shutil.copyfile(f"{src}/{f}", f"{dst}/{f}")
+    for f in ("config.json", "generation_config.json", "meta.json"): shutil.copyfile(f"{src}/{f}", f"{dst}/{f}")
     m = AutoModelForCausalLM.from_pretrained(dst, dtype=torch.float32, attn_implementation="eager")
-    ref = load_file(f"{dst}/ref.safetensors")
+    ref = load_file(f"{src}/ref.safetensors")
     assert torch.equal(m(ref["input_ids"][None], use_cache=False).logits[0], ref["logits"])
 
 
@@ -86,7 +93,7 @@ def gguf_copy(src, dst, tok, quant=None):
     cfg = json.load(open(f"{src}/config.json")); w = load_file(f"{src}/model.safetensors")
     write_gguf(f"{dst}/model.gguf", cfg, {k: v.float().numpy() for k, v in w.items()}, tok, quant)
     if quant in (None, "BF16"):  # the same values
-        for f in ("ref.safetensors", "meta.json"): shutil.copyfile(f"{src}/{f}", f"{dst}/{f}")
+        shutil.copyfile(f"{src}/meta.json", f"{dst}/meta.json")
         return
     tmp = f"{dst}/tmp"; shutil.rmtree(tmp, ignore_errors=True); os.makedirs(tmp)
     save_file({k: torch.from_numpy(v) for k, v in dequantized(f"{dst}/model.gguf", cfg).items()}, f"{tmp}/model.safetensors", {"format": "pt"})
@@ -98,7 +105,7 @@ def gguf_copy(src, dst, tok, quant=None):
 def of_family(base, name):
     recipe, sets = FAMILIES[name]
     d = f"{base}/{name}"; shutil.rmtree(d, ignore_errors=True)
-    meta = tiny.make(recipe, d, 0, sets, False, TOKENS, GEN)
+    meta = tiny.make(recipe, d, 0, {**LAYERS, **sets}, False, TOKENS, GEN)
     bad = [k for k in ("f64_failed", "f64_leaks", "generate_failed", "greedy_masked", "missing_keys", "unexpected_keys") if k in meta]
     print(json.dumps(meta), flush=True)
     assert not bad, (name, bad)
@@ -161,13 +168,13 @@ def main(root, only):
     tok = make_tokenizer(f"{base}/tokenizer")
     for name, (family, sets) in CHECKPOINTS.items():
         d = f"{base}/{name}"
-        meta = tiny.make(family, d, 0, sets, False, TOKENS, GEN)
+        meta = tiny.make(family, d, 0, {**LAYERS, **sets}, False, TOKENS, GEN)
         bad = [k for k in ("f64_failed", "f64_leaks", "generate_failed", "greedy_masked", "missing_keys", "unexpected_keys") if k in meta]
         assert not bad, (name, meta)
         legacy(d)
         print(json.dumps(meta), flush=True)
     shard(f"{base}/llama", f"{base}/llama-sharded")
-    for name in ("llama", "qwen3", "llama3-rope", "llama-tied"): gguf_copy(f"{base}/{name}", f"{base}/{name}-gguf", tok)
+    for name in COPIES: gguf_copy(f"{base}/{name}", f"{base}/{name}-gguf", tok, None if name == "llama-tied" else "BF16")
     gguf_copy(f"{base}/llama", f"{base}/llama-gguf-q8_0", tok, "Q8_0")
     gguf_copy(f"{base}/qwen3", f"{base}/qwen3-gguf-q4_0", tok, "Q4_0")
     for name in FAMILIES: of_family(base, name)

@@ -12,7 +12,7 @@ import make_tiny_refs as tiny
 import torch
 from safetensors.torch import load_file, save_file
 
-TOKENS, GEN = 48, 16
+TOKENS, GEN = 40, 16
 GROUP = dict(
     input_activations=dict(actorder=None, block_structure=None, dynamic=True, group_size=None, num_bits=8, observer=None,
                            observer_kwargs={}, strategy="token", symmetric=True, type="float"),
@@ -21,15 +21,15 @@ GROUP = dict(
                  observer_kwargs={}, strategy="channel", symmetric=True, type="float"))
 # name -> family, settings, granularity, name of the scales and their type, quantization_config
 FP8 = {
-    "qwen3-fp8-block": ("qwen3", {"hidden_size": 256, "intermediate_size": 320, "num_hidden_layers": 2, "head_dim": 64, "num_attention_heads": 3, "num_key_value_heads": 1},
+    "qwen3-fp8-block": ("qwen3", {"hidden_size": 256, "intermediate_size": 192, "num_hidden_layers": 1, "head_dim": 64, "num_attention_heads": 3, "num_key_value_heads": 1},
                         "block", "weight_scale_inv", torch.float32,
                         dict(activation_scheme="dynamic", fmt="e4m3", quant_method="fp8", weight_block_size=[128, 128], modules_to_not_convert=["lm_head"])),
-    "llama-fp8-channel": ("llama", {"hidden_size": 80, "intermediate_size": 144},
+    "llama-fp8-channel": ("llama", {"hidden_size": 80, "intermediate_size": 144, "num_hidden_layers": 2},
                           "channel", "weight_scale", torch.bfloat16,
                           dict(config_groups={"group_0": GROUP}, format="float-quantized", global_compression_ratio=None, ignore=["lm_head"],
                                kv_cache_scheme=None, quant_method="compressed-tensors", quantization_status="compressed",
                                sparsity_config={}, transform_config={}, version="0.12.2")),
-    "llama-fp8-tensor": ("llama", {"tie_word_embeddings": True},
+    "llama-fp8-tensor": ("llama", {"tie_word_embeddings": True, "num_hidden_layers": 2},
                          "tensor", "weight_scale", torch.float32,
                          dict(activation_scheme="dynamic", quant_method="fp8", ignored_layers=["lm_head"])),
 }

@@ -184,6 +184,8 @@ def salt(model, seed):
             p.data.copy_(torch.randn(p.shape, generator=g) * 0.1); n += 1
         elif p.is_floating_point() and p.numel() > 1 and float(p.float().std()) == 0.0:
             p.data.add_(torch.randn(p.shape, generator=g) * 0.1); n += 1
+        elif name.endswith("dt_bias"):  # steps near 1: with those of training, hardly a logit shows the state
+            p.data.copy_(torch.randn(p.shape, generator=g)); n += 1
     return n
 
 
@@ -300,10 +302,10 @@ def reference(src, out, tokens, gen, facts, cfg=None, cls="lm", t0=None):
     # greedy with the family's own cache
     try:
         r = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=gen, min_new_tokens=gen, do_sample=False, num_beams=1,
-                           output_logits=True, return_dict_in_generate=True, pad_token_id=0, eos_token_id=[vocab - 1])
+                           output_logits=True, return_dict_in_generate=True, pad_token_id=0, eos_token_id=[vocab])  # a token that never comes
         st = torch.stack([x[0].float() for x in r.logits])
         ref["greedy_ids"] = r.sequences[0, -gen:].clone()
-        # generate() masks its stand-in end token (vocab - 1): say so where that changed a choice
+        # generate() masks end tokens: say so where that changed a choice
         if not torch.equal(st.argmax(-1), ref["greedy_ids"]): info["greedy_masked"] = True
         top = st.topk(2, -1).values
         ref["greedy_gap"] = (top[:, 0] - top[:, 1]).contiguous()

@@ -19,7 +19,7 @@ pub(crate) fn fixture(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// The fixture `llama` with its four layers repeated 64 times: seconds of loading and of answering for a test to act
+/// The fixture `llama` with its two layers repeated 128 times: seconds of loading and of answering for a test to act
 /// in, on any machine. Made once for all tests of the process.
 pub(crate) fn deep() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
@@ -38,7 +38,7 @@ pub(crate) fn deep() -> &'static Path {
     })
 }
 
-/// A safetensors file with layer `i` as layers `i`, `i + 4`, ... of the new one.
+/// A safetensors file with layer `i` as layers `i`, `i + 2`, ... of the new one.
 fn deepen(file: &[u8]) -> Vec<u8> {
     let length = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
     let (header, data) = file[8..].split_at(length);
@@ -49,7 +49,7 @@ fn deepen(file: &[u8]) -> Vec<u8> {
         let words: Vec<&str> = name.split('.').collect();
         let names: Vec<String> = match words[..] {
             ["model", "layers", layer, ref rest @ ..] => (layer.parse().unwrap()..LAYERS)
-                .step_by(4)
+                .step_by(2)
                 .map(|layer| format!("model.layers.{layer}.{}", rest.join(".")))
                 .collect(),
             _ => vec![name.clone()],

@@ -145,7 +145,7 @@ fn a_pool_beyond_the_machine() {
     ];
     let words = [
         "kv arena",
-        "8796093022208",
+        "4398046511104",
         "--kv-cache-bytes",
         "fewer sequences",
     ];
