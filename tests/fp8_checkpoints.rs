@@ -35,9 +35,10 @@ fn loaded(prepared: &Prepared) -> Result<TransformerModel> {
     let options = PlanOptions {
         class: backend.device().class.clone(),
         device: None,
-        kv: setup.kv,
+        kv: setup.kv.clone(),
         limits: setup.limits,
         kv_blocks: setup.kv_blocks,
+        windows: Vec::new(),
         snapshots: 0,
         fuse: true,
     };

@@ -55,11 +55,12 @@ fn clear_steps_of_the_reference_are_ours_too() {
         logits_rows: golden.steps as u32,
         slots: 1,
         blocks_per_slot: TOKENS / KV_BLOCK,
+        tables: 1,
         history: 1,
         bias: 1,
     };
     let mut setup = Setup::new(limits, u64::from(limits.blocks_per_slot));
-    setup.kv = Elem::F32;
+    setup.kv = Elem::F32.into();
     let mut model = setup.load(&path).unwrap();
     let (mut clear, mut close, mut equal_close, mut worst) = (0, 0, 0, 0.0f32);
     for prompt in &golden.prompts {

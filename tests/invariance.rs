@@ -129,6 +129,7 @@ fn run(path: &std::path::Path, case: Case, alone: bool) -> Result<Outcome> {
         logits_rows: limits.max_logits_rows,
         slots: SLOTS,
         blocks_per_slot: CONTEXT.div_ceil(KV_BLOCK),
+        tables: 1,
         history: limits.max_history,
         bias: limits.max_bias,
     };

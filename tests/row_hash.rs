@@ -89,6 +89,7 @@ fn sized(chunk: u32, kv_blocks: u64) -> Case {
         logits_rows: limits.max_logits_rows,
         slots: limits.max_num_seqs,
         blocks_per_slot: limits.max_seq_len.div_ceil(KV_BLOCK),
+        tables: 1,
         history: limits.max_history,
         bias: limits.max_bias,
     };
@@ -459,9 +460,9 @@ fn kv_formats_differ_from_each_other_and_hold_the_rule_within() {
     let mut seen: Vec<Answer> = Vec::new();
     for kv in [Elem::F32, Elem::BF16, Elem::F16] {
         let mut whole = case();
-        whole.setup.kv = kv;
+        whole.setup.kv = kv.into();
         let mut pieces = sized(7, 256);
-        pieces.setup.kv = kv;
+        pieces.setup.kv = kv.into();
         pieces.setup.isa = Some(Isa::PORTABLE);
         let want = alone("llama", &whole).unwrap();
         check(kv.name(), "llama", &want, &alone("llama", &pieces).unwrap());

@@ -93,13 +93,14 @@ fn clear_steps_of_the_reference_are_ours_too() {
         logits_rows: 64,
         slots: 1,
         blocks_per_slot: TOKENS / KV_BLOCK,
+        tables: 1,
         history: 1,
         bias: 1,
     };
     let golden = golden().unwrap();
     for (kv, clear, count) in CASES {
         let mut setup = Setup::new(limits, u64::from(limits.blocks_per_slot));
-        setup.kv = kv;
+        setup.kv = kv.into();
         let mut model = setup.load(&path).unwrap();
         let mut all = Seen::default();
         for prompt in &golden.prompts {

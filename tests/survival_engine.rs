@@ -70,6 +70,7 @@ fn survival_44_nan_logits_in_one_row_fail_that_request_alone() {
         logits_rows: 4,
         slots: 4,
         blocks_per_slot: 64 / KV_BLOCK,
+        tables: 1,
         history: limits.max_history,
         bias: limits.max_bias,
     };

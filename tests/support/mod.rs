@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use metrale_circuit::CircuitLibrary;
+use metrale_circuit::{CircuitLibrary, KvFormats, WindowPool};
 use metrale_core::{Elem, StepLimits};
 use metrale_gpu_runtime::{
     CudaBackend, CudaOptions, FaultPlan, Faulty, GpuBackend, HostBackend, HostOptions, Isa,
@@ -73,6 +73,7 @@ fn planned_on_gpu(name: &str) -> bool {
             logits_rows: 8,
             slots: 8,
             blocks_per_slot: 8,
+            tables: 1,
             history: 1,
             bias: 1,
         };
@@ -82,6 +83,7 @@ fn planned_on_gpu(name: &str) -> bool {
             kv: Setup::new(limits, 64).kv,
             limits,
             kv_blocks: 64,
+            windows: Vec::new(),
             snapshots: 0,
             fuse: true,
         };
@@ -121,12 +123,14 @@ pub(crate) struct Setup {
     pub(crate) threads: usize,
     /// Instruction set; `None` = the best of this machine.
     pub(crate) isa: Option<Isa>,
-    /// Format of the KV pool.
-    pub(crate) kv: Elem,
+    /// Formats of the KV pools.
+    pub(crate) kv: KvFormats,
     /// Capacities of a step.
     pub(crate) limits: StepLimits,
-    /// Blocks of the KV pool.
+    /// Blocks of the first KV group's pool.
     pub(crate) kv_blocks: u64,
+    /// Windows with a pool of their own.
+    pub(crate) windows: Vec<WindowPool>,
     /// Whether the plan is fused.
     pub(crate) fuse: bool,
 }
@@ -138,9 +142,10 @@ impl Setup {
         Setup {
             threads: 2,
             isa: None,
-            kv: if bf16 { Elem::BF16 } else { Elem::F32 },
+            kv: KvFormats::all(if bf16 { Elem::BF16 } else { Elem::F32 }),
             limits,
             kv_blocks,
+            windows: Vec::new(),
             fuse: true,
         }
     }
@@ -174,9 +179,10 @@ impl Setup {
         let options = PlanOptions {
             class: backend.device().class.clone(),
             device: None,
-            kv: self.kv,
+            kv: self.kv.clone(),
             limits: self.limits,
             kv_blocks: self.kv_blocks,
+            windows: self.windows.clone(),
             snapshots: self.limits.slots,
             fuse: self.fuse,
         };

@@ -28,6 +28,7 @@ pub(crate) fn small() -> (Setup, PlannerLimits) {
         logits_rows: 3,
         slots: 3,
         blocks_per_slot: 4,
+        tables: 1,
         history: limits.max_history,
         bias: limits.max_bias,
     };

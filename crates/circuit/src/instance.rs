@@ -395,18 +395,4 @@ impl Instance {
         });
         elems.map(|e| e.saturating_mul(4)).sum()
     }
-
-    /// Bytes of one KV block over all layers, in the pool's format: divide a budget by it to get the pool's blocks.
-    #[must_use]
-    pub fn kv_bytes_per_block(&self, kv: Elem) -> u64 {
-        let cols = self.states.iter().map(|s| match s {
-            State::Kv { cols, .. } => *cols,
-            State::Tables | State::Slot { .. } => 0,
-        });
-        cols.map(|c| {
-            kv.bytes_for(c * u64::from(metrale_core::KV_BLOCK))
-                .unwrap_or(0)
-        })
-        .sum()
-    }
 }

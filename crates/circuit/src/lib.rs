@@ -41,7 +41,7 @@ pub use manifest::class::Numerics;
 pub use manifest::devices::Device;
 pub use manifest::families::ArgSig;
 pub use plan::{
-    Constant, Cost, Digest, Group, MemoryFault, OutputSpans, Plan, PlanError, PlanRequest,
-    STAGING_BYTES, WeightPart, WeightSlot, Workload, check_memory,
+    Constant, Cost, Digest, Group, KvFormats, KvGroup, MemoryFault, OutputSpans, Plan, PlanError,
+    PlanRequest, STAGING_BYTES, WeightPart, WeightSlot, WindowPool, Workload, check_memory,
 };
 pub use refusal::Refusal;

@@ -41,6 +41,9 @@ pub struct StepLimits {
     pub slots: u32,
     /// Blocks of [`crate::KV_BLOCK`] tokens in one block table: the context length over 16, rounded up.
     pub blocks_per_slot: u32,
+    /// Block tables of a sequence: one for each KV group of the plan, which sets this. Table `g` of slot `s` is row
+    /// `g * slots + s`.
+    pub tables: u32,
     /// Penalty history entries over all logits rows of one step.
     pub history: u32,
     /// Logit bias entries over all logits rows of one step.
@@ -85,7 +88,7 @@ impl StepCounts {
 /// A run of rows of one sequence: rows `first_row..first_row + rows`, positions ascending by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkItem {
-    /// The sequence's slot (row of the block tables).
+    /// The sequence's slot (row of its group's block tables).
     pub slot: u32,
     /// Its first row in the step.
     pub first_row: u32,
@@ -251,7 +254,8 @@ impl StepLayout {
     pub fn new(limits: StepLimits) -> StepLayout {
         let rows = limits.rows as usize;
         let logits = limits.logits_rows as usize;
-        let tables = limits.slots as usize * limits.blocks_per_slot as usize;
+        let rows_of_tables = limits.slots as usize * limits.tables as usize;
+        let tables = rows_of_tables * limits.blocks_per_slot as usize;
         let sizes = [
             rows,
             rows,
@@ -448,15 +452,17 @@ impl StepBlock {
         Ok(index)
     }
 
-    /// Sets entry `index` of the block table of `slot` to `block`, before the step's kernels run.
+    /// Sets entry `index` of the block table in row `slot` to `block`, before the step's kernels run: rows are numbered
+    /// `group * slots + slot`.
     ///
     /// # Errors
     /// [`StepFull`] if there are more deltas than table entries, or if the entry lies outside the tables.
     pub fn push_delta(&mut self, slot: u32, index: u32, block: u32) -> Result<(), StepFull> {
         let limits = self.layout.limits;
-        let entries = limits.slots * limits.blocks_per_slot;
+        let tables = limits.slots * limits.tables;
+        let entries = tables * limits.blocks_per_slot;
         check("table deltas", self.counts.deltas + 1, entries)?;
-        check("block-table slots", slot + 1, limits.slots)?;
+        check("block tables", slot + 1, tables)?;
         check(
             "block-table entries of a slot",
             index + 1,
@@ -557,7 +563,7 @@ impl StepBlock {
         self.field(LOGITS_ROWS, self.counts.logits_rows as usize)
     }
 
-    /// Block-table writes: (entry of the tables arena, block).
+    /// Block-table writes: (entry, counted through the tables of all groups, block).
     pub fn deltas(&self) -> impl ExactSizeIterator<Item = (u32, u32)> + '_ {
         self.field(DELTAS, self.counts.deltas as usize * DELTA_WORDS)
             .chunks_exact(DELTA_WORDS)
@@ -624,6 +630,7 @@ mod tests {
             logits_rows: 2,
             slots: 3,
             blocks_per_slot: 4,
+            tables: 1,
             history: 4,
             bias: 3,
         };
@@ -736,7 +743,7 @@ mod tests {
         assert_eq!(
             b.push_delta(3, 0, 0),
             Err(StepFull {
-                field: "block-table slots",
+                field: "block tables",
                 limit: 3
             })
         );

@@ -87,6 +87,7 @@ fn bench(backend: &HostBackend, elem: Elem, n: u64, k: u64, rows: u32) {
         logits_rows: 1,
         slots: 1,
         blocks_per_slot: 1,
+        tables: 1,
         history: 0,
         bias: 0,
     };

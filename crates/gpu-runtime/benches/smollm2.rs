@@ -30,6 +30,7 @@ const LIMITS: StepLimits = StepLimits {
     logits_rows: 8,
     slots: 8,
     blocks_per_slot: 64,
+    tables: 1,
     history: 0,
     bias: 0,
 };
@@ -159,7 +160,15 @@ impl<'a> Model<'a> {
         };
         let heads = [u(HEADS), u(KV), u(DIM)];
         let step = Arg::Step;
-        groups.push(("tables/u32", vec![rw(tables), step]));
+        groups.push((
+            "tables/u32",
+            vec![
+                rw(tables),
+                u(0),
+                u(u64::from(LIMITS.slots * LIMITS.blocks_per_slot)),
+                step,
+            ],
+        ));
         let args = vec![r(embed), w(res), u(HIDDEN), u(VOCAB), Arg::F32(1.0), step];
         groups.push(("embed/q8_0", args));
         groups.push((

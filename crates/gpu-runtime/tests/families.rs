@@ -305,7 +305,11 @@ fn attention_over_paged_kv_is_softmax() {
             per_slot,
             u32_bytes(&vec![u32::MAX; entries]),
         );
-        let out = call_all("tables/u32", &[tables, A::Step], &step);
+        let out = call_all(
+            "tables/u32",
+            &[tables, A::U(0), A::U(entries), A::Step],
+            &step,
+        );
         let tables = raw(
             Access::Read,
             Elem::U32,

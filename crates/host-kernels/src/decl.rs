@@ -29,7 +29,7 @@ pub(crate) const fn f(name: &'static str) -> ArgDecl {
 }
 pub(crate) const STEP: ArgDecl = ArgDecl::Step;
 
-pub(crate) const TABLES: &[ArgDecl] = &[rw("tables"), STEP];
+pub(crate) const TABLES: &[ArgDecl] = &[rw("tables"), u("first"), u("entries"), STEP];
 pub(crate) const EMBED: &[ArgDecl] = &[
     r("table"),
     w("out"),

@@ -62,11 +62,15 @@ pub(crate) static TABLES: HostPoint = HostPoint {
     needs: |_| Ok(vec![tables(1)]),
     grid: |_, c| Grid::rows(u32::from(c.deltas > 0), 1),
     run: |tile, step, _| {
+        let (first, own) = (tile.args().u32(1), tile.args().u32(2));
         let entries = tile.span_len::<u32>(0);
         let mut tables = tile.output::<u32>(0, RowShape::whole(entries));
         let tables = tables.row(0);
         for (entry, block) in step.deltas() {
-            match tables.get_mut(entry as usize) {
+            let Some(index) = (entry as usize).checked_sub(first).filter(|i| *i < own) else {
+                continue; // Of another group's tables.
+            };
+            match tables.get_mut(index) {
                 Some(at) => *at = block,
                 None => return Err(TileFault::Delta { entry, entries }),
             }

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use metrale_circuit::{
-    CircuitLibrary, ConfigInput, Instance, Plan, PlanError, PlanRequest, Refusal, Source, WeightKey,
+    CircuitLibrary, ConfigInput, Instance, KvFormats, Plan, PlanError, PlanRequest, Refusal,
+    Source, WeightKey, WindowPool,
 };
 use metrale_config::{ConfigError, ConfigSource, Quantization, quantization};
 use metrale_core::numeric::{self, DequantizeError};
@@ -42,12 +43,14 @@ pub struct PlanOptions {
     pub class: String,
     /// Device of `DEVICES.toml` for the roofline, if known.
     pub device: Option<String>,
-    /// Format of the KV pool.
-    pub kv: Elem,
+    /// Formats of the KV pools.
+    pub kv: KvFormats,
     /// Capacities of a step.
     pub limits: StepLimits,
-    /// Blocks of the KV pool.
+    /// Blocks of the first KV group's pool.
     pub kv_blocks: u64,
+    /// Windows whose layers get a pool of their own ([`crate::KvPools`]).
+    pub windows: Vec<WindowPool>,
     /// Places for snapshots of recurrent state; a prefix of such a model can be resumed only where one was kept.
     pub snapshots: u32,
     /// Whether to fuse; unfused plans expose every edge, for tests.
@@ -372,9 +375,10 @@ impl Prepared {
             class: &options.class,
             device: options.device.as_deref(),
             formats: &self.formats,
-            kv: options.kv,
+            kv: &options.kv,
             limits: options.limits,
             kv_blocks: options.kv_blocks,
+            windows: &options.windows,
             snapshots: options.snapshots,
             checkpoint: &self.fingerprint,
             stored: &self.stored,

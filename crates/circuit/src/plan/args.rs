@@ -11,7 +11,7 @@ use super::lower::{LoweredOp, Run};
 use super::realize::Realizer;
 use super::shapes::{Part, number};
 use crate::expr::{Expr, Value};
-use crate::instance::{Attr, EdgeId};
+use crate::instance::{Attr, EdgeId, State};
 use crate::manifest::families::{ArgSig, FamilyFile};
 
 /// What becomes one group.
@@ -66,7 +66,15 @@ impl Realizer<'_> {
                 return self.slot(ids, layout.map(String::as_str));
             }
             if let Some((_, id)) = op.op.states.iter().find(|(n, _)| n == name) {
-                return Ok(self.state_spans[*id as usize]);
+                if self.job.instance.states()[*id as usize] != State::Tables {
+                    return Ok(self.state_spans[*id as usize]);
+                }
+                // The op that fills tables says whose; every other wants those of its layer.
+                let group = match run.tables {
+                    Some(group) => group as usize,
+                    None => self.kv_group(op.op.layer),
+                };
+                return Ok(self.kv_groups[group].tables);
             }
             if let Some((_, id)) = op.op.consts.iter().find(|(n, _)| n == name) {
                 return Ok(self.constant_spans[*id as usize]);

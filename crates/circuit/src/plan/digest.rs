@@ -69,7 +69,7 @@ pub(super) fn digest(
         h.field(name, &value);
     }
     h.field("checkpoint", request.checkpoint);
-    h.field("kv", request.kv.name());
+    h.field("kv", &request.kv.to_string());
     h.field("parallel", "tp 1 ep 1");
     for (name, data) in &constants.0 {
         let bits: Vec<u8> = data
@@ -92,7 +92,9 @@ pub(super) fn digest(
             }
             None => {
                 for o in ops {
-                    o.runs.iter().for_each(|r| h.shapes(o, lowered, Some(r)));
+                    // Where the blocks of a window lie is paging.
+                    let runs = o.runs.iter().filter(|r| r.tables.is_none_or(|g| g == 0));
+                    runs.for_each(|r| h.shapes(o, lowered, Some(r)));
                 }
             }
         }

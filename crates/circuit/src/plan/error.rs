@@ -124,6 +124,20 @@ pub enum PlanError {
         /// The limit.
         what: &'static str,
     },
+    /// A pool for a window that no layer has.
+    #[error("no layer of the model has a window of {tokens} tokens: leave its pool out")]
+    NoWindow {
+        /// The window.
+        tokens: u32,
+    },
+    /// A KV format of a layer that has no KV.
+    #[error("layer {layer} has no KV to be stored in a format of its own; layers that have are {}", has.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    NoKvLayer {
+        /// The layer named.
+        layer: u32,
+        /// Layers that have KV.
+        has: Vec<u32>,
+    },
     /// The kernel tree contradicts itself.
     #[error("{what}; this is a fault of the kernel tree: report it")]
     Library {

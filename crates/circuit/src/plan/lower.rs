@@ -14,7 +14,7 @@ use metrale_core::{Elem, RowRange};
 use super::layouts::Layouts;
 use super::shapes::{fixed_elem, value};
 use super::{Job, PlanError};
-use crate::instance::{Attr, Edge, EdgeId, Op, OpId, Operand, Use};
+use crate::instance::{Attr, Edge, EdgeId, Op, OpId, Operand, State, Use};
 use crate::library::CircuitLibrary;
 
 /// The lowered program: ops with points, conversions among them.
@@ -44,6 +44,8 @@ pub(super) struct Run {
     pub(super) edges: Vec<(String, EdgeId)>,
     /// First column of the output that it writes.
     pub(super) column: u64,
+    /// The KV group whose tables it fills; only in the op that does.
+    pub(super) tables: Option<u32>,
 }
 
 pub(super) fn lower(job: Job<'_>) -> Result<Lowered, PlanError> {
@@ -77,6 +79,14 @@ struct Lowering<'a> {
 impl Lowering<'_> {
     fn op(&mut self, op: &Op, id: OpId) -> Result<(), PlanError> {
         let mut runs = self.stretches(op)?;
+        if fills_tables(self.job, op) {
+            let groups = 0..=self.job.request.windows.len() as u32;
+            let of = |group| Run {
+                tables: Some(group),
+                ..Run::default()
+            };
+            runs = groups.map(of).collect();
+        }
         for run in &mut runs {
             self.choose(op, run)?;
         }
@@ -337,6 +347,12 @@ impl Lowering<'_> {
             has: has.map(|p| p.id.to_string()).collect(),
         }
     }
+}
+
+/// Whether an op fills block tables: it has them and works on no edge.
+fn fills_tables(job: Job<'_>, op: &Op) -> bool {
+    let tables = |id: &u32| job.instance.states()[*id as usize] == State::Tables;
+    op.edges.is_empty() && op.states.iter().any(|(_, id)| tables(id))
 }
 
 /// The op that converts between two formats.

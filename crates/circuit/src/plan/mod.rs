@@ -10,6 +10,7 @@ mod cost;
 mod digest;
 mod error;
 mod fuse;
+mod kv;
 mod layouts;
 mod lower;
 mod memory;
@@ -27,6 +28,7 @@ use metrale_core::{Arg, Elem, MemoryPlan, PointId, RowRange, SpanId, StepLimits}
 pub use cost::{Cost, Workload};
 pub use digest::Digest;
 pub use error::PlanError;
+pub use kv::{KvFormats, KvGroup, WindowPool};
 pub use memory::{MemoryFault, check_memory};
 
 use crate::class::Class;
@@ -51,12 +53,14 @@ pub struct PlanRequest<'a> {
     pub stored: &'a BTreeMap<WeightKey, Elem>,
     /// Values of the weights that are declared `constant`, `[n]` each.
     pub values: &'a BTreeMap<WeightKey, Vec<f32>>,
-    /// Format of the KV pool.
-    pub kv: Elem,
-    /// Largest step.
+    /// Formats of the KV pools.
+    pub kv: &'a KvFormats,
+    /// Largest step. The plan sets its count of tables.
     pub limits: StepLimits,
-    /// Blocks of the KV pool.
+    /// Blocks of the first KV group's pool.
     pub kv_blocks: u64,
+    /// Windows whose layers get a group with a pool of its own; the layers of others keep every block.
+    pub windows: &'a [WindowPool],
     /// Places for snapshots of recurrent state, beside the live place of each slot. Without such state they cost nothing.
     pub snapshots: u32,
     /// What identifies the checkpoint's contents; it enters the digest.
@@ -165,18 +169,18 @@ pub struct Plan {
     pub constants: Vec<Constant>,
     /// Largest step.
     pub limits: StepLimits,
-    /// Format of the KV pool.
-    pub kv: Elem,
-    /// Blocks of the KV pool.
+    /// Formats of the KV pools.
+    pub kv: KvFormats,
+    /// Blocks of the first KV group's pool: 16 tokens each.
     pub kv_blocks: u64,
+    /// Layers by block tables and pool: the first group, then one for each window of the request.
+    pub kv_groups: Vec<KvGroup>,
     /// K and V spans of each layer, `[layer]`, in the order of the circuit's streams.
     pub kv_spans: Vec<Vec<SpanId>>,
     /// Recurrent states, f32 `[slots + snapshots, ..]` each: what a snapshot of a sequence copies.
     pub slot_spans: Vec<SpanId>,
     /// Places for snapshots in them; 0 where there is no such state.
     pub snapshots: u32,
-    /// The block tables, u32 `[slots, blocks_per_slot]`.
-    pub tables: SpanId,
     /// Raw disk rows on their way into a pack launch.
     pub staging: SpanId,
     /// What the host reads back.
@@ -198,15 +202,6 @@ impl Plan {
     /// The groups of a phase.
     pub fn groups_of(&self, phase: Phase) -> impl Iterator<Item = &Group> {
         self.groups.iter().filter(move |g| g.phase == phase)
-    }
-
-    /// Bytes of one KV block over all layers.
-    #[must_use]
-    pub fn kv_bytes_per_block(&self) -> u64 {
-        let spans = self.kv_spans.iter().flatten();
-        spans
-            .map(|s| self.memory.span(*s).bytes / self.kv_blocks.max(1))
-            .sum()
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use metrale_core::{ArenaKind, Arg, Elem, MemoryPlan, SpanId, Unit};
+use metrale_core::{ArenaKind, Arg, Elem, MemoryPlan, SpanId, StepLimits, Unit};
 
 use super::args::Launch;
 use super::cost::Cost;
@@ -11,7 +11,7 @@ use super::digest::Digest;
 use super::fuse::Fused;
 use super::lower::Lowered;
 use super::memory;
-use super::{Constant, Group, Job, Plan, PlanError, PlanRequest, WeightSlot};
+use super::{Constant, Group, Job, KvGroup, Plan, PlanError, PlanRequest, WeightSlot};
 use crate::constants::constant;
 use crate::instance::{Attr, EdgeId, Instance};
 use crate::manifest::families::ArgSig;
@@ -54,6 +54,7 @@ pub(super) struct Realizer<'a> {
     pub(super) edge_spans: BTreeMap<EdgeId, SpanId>,
     pub(super) state_spans: Vec<SpanId>,
     pub(super) constant_spans: Vec<SpanId>,
+    pub(super) kv_groups: Vec<KvGroup>,
     /// Index into `weights` and the layout, by the ids of a slot's parts.
     pub(super) slots: BTreeMap<Vec<u32>, (usize, Option<String>)>,
     /// Buffers of kernel families that are neither operands nor read by another launch.
@@ -77,6 +78,7 @@ pub(super) fn realize(
         ..
     } = job;
     check_limits(request)?;
+    check_kv(instance, request)?;
     let mut r = Realizer {
         job,
         lowered,
@@ -84,6 +86,7 @@ pub(super) fn realize(
         edge_spans: BTreeMap::new(),
         state_spans: Vec::new(),
         constant_spans: Vec::new(),
+        kv_groups: Vec::new(),
         slots: BTreeMap::new(),
         scratch: BTreeMap::new(),
         weights: Vec::new(),
@@ -127,14 +130,17 @@ pub(super) fn realize(
             r.job.request.snapshots
         },
         slot_spans: r.slot_spans(),
-        tables: r.state_spans[0],
         groups: r.groups,
         memory: r.memory,
         weights: r.weights,
         constants: written,
-        limits: request.limits,
-        kv: request.kv,
+        limits: StepLimits {
+            tables: r.kv_groups.len() as u32,
+            ..request.limits
+        },
+        kv: request.kv.clone(),
         kv_blocks: request.kv_blocks,
+        kv_groups: r.kv_groups,
         staging,
         outputs,
         cost,
@@ -154,9 +160,36 @@ fn check_limits(request: &PlanRequest<'_>) -> Result<(), PlanError> {
         ("blocks_per_slot", u64::from(l.blocks_per_slot)),
         ("kv_blocks", request.kv_blocks),
     ];
+    let windows = request.windows.iter();
+    let pools = windows.flat_map(|w| {
+        let tokens = u64::from(w.tokens);
+        [("window tokens", tokens), ("window blocks", w.blocks)]
+    });
+    let all: Vec<_> = all.into_iter().chain(pools).collect();
     match all.iter().find(|(_, v)| *v == 0) {
         Some((what, _)) => Err(PlanError::ZeroLimit { what }),
         None => Ok(()),
+    }
+}
+
+/// Pools and formats are of layers that there are.
+fn check_kv(instance: &Instance, request: &PlanRequest<'_>) -> Result<(), PlanError> {
+    let layers = instance.kv_layers();
+    for (i, pool) in request.windows.iter().enumerate() {
+        let tokens = pool.tokens;
+        let known = layers.iter().any(|l| instance.window(*l) == Some(tokens));
+        let twice = request.windows[..i].iter().any(|w| w.tokens == tokens);
+        if !known || twice {
+            return Err(PlanError::NoWindow { tokens });
+        }
+    }
+    let mut named = request.kv.layers.keys();
+    match named.find(|l| !layers.contains(l)) {
+        None => Ok(()),
+        Some(layer) => Err(PlanError::NoKvLayer {
+            layer: *layer,
+            has: layers,
+        }),
     }
 }
 

@@ -20,6 +20,8 @@ pub(super) fn number(job: Job<'_>, edges: &[Edge], parts: &[Part<'_>], name: &st
     let edge = |id: crate::instance::EdgeId| &edges[id.0 as usize];
     match name {
         "blocks_per_slot" => Some(u64::from(job.request.limits.blocks_per_slot)),
+        "entries" => Some(table_entries(job)),
+        "first" => Some(table_entries(job) * u64::from(run.tables?)),
         "rows_unit" => {
             let inputs = op.edges.iter().filter(|o| o.used == Use::In);
             let first = inputs.chain(&op.edges).next()?;
@@ -57,6 +59,12 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
+/// Entries of the tables of one KV group.
+fn table_entries(job: Job<'_>) -> u64 {
+    let l = &job.request.limits;
+    u64::from(l.slots) * u64::from(l.blocks_per_slot)
+}
+
 /// The same for expressions; with the plan's limits where `limits` says so.
 pub(super) fn value(
     job: Job<'_>,
@@ -91,7 +99,7 @@ pub(super) fn fixed_elem(
     if let Some((_, id)) = op.states.iter().find(|(n, _)| n == arg) {
         return Some(match job.instance.states[*id as usize] {
             State::Tables => Elem::U32,
-            State::Kv { .. } => job.request.kv,
+            State::Kv { layer, .. } => job.request.kv.of(layer),
             State::Slot { .. } => Elem::F32,
         });
     }

@@ -125,15 +125,32 @@ impl Plan {
                 format!("{packed} tensors in {} packed ones", self.weights.len())
             }
             ArenaKind::Activations => format!("a step of {} rows; spans share bytes", l.rows),
-            ArenaKind::Kv => format!(
-                "{} blocks of {} ({} tokens in {})",
-                self.kv_blocks,
-                bytes(self.kv_bytes_per_block()),
-                self.kv_blocks * u64::from(metrale_core::KV_BLOCK),
-                self.kv
-            ),
+            ArenaKind::Kv => {
+                let windows = self.kv_groups.iter().skip(1).map(|g| {
+                    format!(
+                        "; window of {}: {} layers, {} blocks of {}",
+                        g.window.unwrap_or(0),
+                        g.layers,
+                        g.blocks,
+                        bytes(g.block_bytes())
+                    )
+                });
+                let saved = match self.kv_saved_bytes() {
+                    0 => String::new(),
+                    saved => format!("; {} less than without windows", bytes(saved)),
+                };
+                format!(
+                    "{} blocks of {} ({} tokens in {}){}{saved}",
+                    self.kv_blocks,
+                    bytes(self.kv_bytes_per_block()),
+                    self.kv_blocks * u64::from(metrale_core::KV_BLOCK),
+                    self.kv,
+                    windows.collect::<String>()
+                )
+            }
             ArenaKind::State => {
-                format!("{} block tables of {} entries", l.slots, l.blocks_per_slot)
+                let tables = l.slots * l.tables;
+                format!("{tables} block tables of {} entries", l.blocks_per_slot)
             }
             ArenaKind::Outputs => format!("{} logits rows", l.logits_rows),
             ArenaKind::Staging => "disk rows on their way into packing".to_owned(),

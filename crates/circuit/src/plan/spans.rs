@@ -6,7 +6,7 @@ use metrale_core::{ArenaKind, Elem, Extent, KV_BLOCK, Span, SpanId, Unit};
 use super::args::Launch;
 use super::realize::Realizer;
 use super::shapes::value;
-use super::{OutputSpans, PlanError, STAGING_BYTES, WeightPart, WeightSlot, memory};
+use super::{KvGroup, OutputSpans, PlanError, STAGING_BYTES, WeightPart, WeightSlot, memory};
 use crate::instance::{EdgeId, State};
 
 impl Realizer<'_> {
@@ -62,24 +62,25 @@ impl Realizer<'_> {
         Ok(id)
     }
 
+    /// The spans of all states, and the KV groups.
     pub(super) fn states(&mut self) -> Result<(), PlanError> {
+        let request = self.job.request;
+        let windows = request.windows.iter();
+        let pools = windows.map(|w| (Some(w.tokens), w.blocks));
+        for (window, blocks) in [(None, request.kv_blocks)].into_iter().chain(pools) {
+            self.kv_groups.push(KvGroup {
+                window,
+                blocks,
+                tables: SpanId(0),
+                streams: Vec::new(),
+                layers: 0,
+            });
+        }
         for state in self.job.instance.states() {
             let name = state.name();
             let span = match state {
-                State::Tables => {
-                    let entries = u64::from(self.job.request.limits.blocks_per_slot);
-                    self.span(&name, ArenaKind::State, Elem::U32, Unit::Slot, entries)?
-                }
-                State::Kv { cols, .. } => {
-                    let elems = cols * u64::from(KV_BLOCK);
-                    self.span(
-                        &name,
-                        ArenaKind::Kv,
-                        self.job.request.kv,
-                        Unit::KvBlock,
-                        elems,
-                    )?
-                }
+                State::Tables => self.tables(&name)?,
+                State::Kv { cols, layer, .. } => self.stream(state, *layer, *cols)?,
                 State::Slot { elems, .. } => {
                     let request = &self.job.request;
                     let places = u64::from(request.limits.slots) + u64::from(request.snapshots);
@@ -99,14 +100,56 @@ impl Realizer<'_> {
         Ok(())
     }
 
-    pub(super) fn kv_spans(&self) -> Vec<Vec<SpanId>> {
-        let mut layers = vec![Vec::new(); self.job.instance.layers() as usize];
-        for (state, span) in self.job.instance.states().iter().zip(&self.state_spans) {
-            if let State::Kv { layer, .. } = state {
-                layers[*layer as usize].push(*span);
-            }
+    /// The tables of every group; gives those of the first.
+    fn tables(&mut self, name: &str) -> Result<SpanId, PlanError> {
+        let entries = u64::from(self.job.request.limits.blocks_per_slot);
+        for group in 0..self.kv_groups.len() {
+            let name = match self.kv_groups[group].window {
+                None => name.to_owned(),
+                Some(tokens) => format!("{name}.window{tokens}"),
+            };
+            let span = self.span(&name, ArenaKind::State, Elem::U32, Unit::Slot, entries)?;
+            self.kv_groups[group].tables = span;
         }
-        layers
+        Ok(self.kv_groups[0].tables)
+    }
+
+    /// A KV stream, in the pool of its layer's group.
+    fn stream(&mut self, state: &State, layer: u32, cols: u64) -> Result<SpanId, PlanError> {
+        let (name, elem) = (state.name(), self.job.request.kv.of(layer));
+        let too_large = || PlanError::TooLarge { what: name.clone() };
+        let group = self.kv_group(Some(layer));
+        let block = state.block_bytes(elem).ok_or_else(too_large)?;
+        let bytes = block.checked_mul(self.kv_groups[group].blocks);
+        let extent = Extent {
+            unit: Unit::KvBlock,
+            elems: cols * u64::from(KV_BLOCK),
+        };
+        let bytes = bytes.ok_or_else(too_large)?;
+        let span = self.sized_span(&name, ArenaKind::Kv, elem, extent, bytes)?;
+        let first = self.kv_spans_of(layer).is_empty();
+        let group = &mut self.kv_groups[group];
+        group.streams.push((span, block));
+        group.layers += u32::from(first);
+        Ok(span)
+    }
+
+    /// The KV group of a layer: that of its window, where it has a pool.
+    pub(super) fn kv_group(&self, layer: Option<u32>) -> usize {
+        let window = layer.and_then(|l| self.job.instance.window(l));
+        let own = |g: &KvGroup| window.is_some() && g.window == window;
+        self.kv_groups.iter().position(own).unwrap_or(0)
+    }
+
+    fn kv_spans_of(&self, layer: u32) -> Vec<SpanId> {
+        let states = self.job.instance.states().iter().zip(&self.state_spans);
+        let own = states.filter(|(s, _)| matches!(s, State::Kv { layer: l, .. } if *l == layer));
+        own.map(|(_, span)| *span).collect()
+    }
+
+    pub(super) fn kv_spans(&self) -> Vec<Vec<SpanId>> {
+        let layers = 0..self.job.instance.layers();
+        layers.map(|layer| self.kv_spans_of(layer)).collect()
     }
 
     pub(super) fn slot_spans(&self) -> Vec<SpanId> {

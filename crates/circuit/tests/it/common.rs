@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
 use metrale_circuit::{
-    CircuitLibrary, ConfigInput, Instance, Plan, PlanRequest, Refusal, Source, WeightKey,
+    CircuitLibrary, ConfigInput, Instance, KvFormats, Plan, PlanRequest, Refusal, Source, WeightKey,
 };
 use metrale_core::{Elem, FlatMap, Scalar, StepLimits};
 
@@ -70,9 +70,14 @@ pub(crate) const LIMITS: StepLimits = StepLimits {
     logits_rows: 8,
     slots: 8,
     blocks_per_slot: 32,
+    tables: 1,
     history: 1024,
     bias: 64,
 };
+
+pub(crate) static KV_BF16: KvFormats = KvFormats::all(Elem::BF16);
+pub(crate) static KV_F32: KvFormats = KvFormats::all(Elem::F32);
+pub(crate) static KV_Q8_0: KvFormats = KvFormats::all(Elem::Q8_0);
 
 /// A request with small limits; change what a test is about.
 pub(crate) fn request<'a>(formats: &'a BTreeMap<WeightKey, Elem>) -> PlanRequest<'a> {
@@ -84,9 +89,10 @@ pub(crate) fn request<'a>(formats: &'a BTreeMap<WeightKey, Elem>) -> PlanRequest
         formats,
         stored: &NO_STORED,
         values: &NO_VALUES,
-        kv: Elem::BF16,
+        kv: &KV_BF16,
         limits: LIMITS,
         kv_blocks: 256,
+        windows: &[],
         snapshots: 0,
         checkpoint: "test",
         fuse: true,

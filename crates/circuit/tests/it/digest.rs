@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The digest: what changes bits changes it, what does not leaves it.
 
-use crate::common::{LIMITS, TINY_LLAMA, flat, hf, library, request, scalar};
+use crate::common::{KV_F32, LIMITS, TINY_LLAMA, flat, hf, library, request, scalar};
 use metrale_circuit::{CircuitLibrary, Digest, PlanRequest};
 use metrale_core::{Elem, StepLimits};
 
@@ -21,6 +21,7 @@ fn schedule_and_capacity_leave_it() {
         logits_rows: 64,
         slots: 3,
         blocks_per_slot: 7,
+        tables: 1,
         history: 1,
         bias: 1,
     };
@@ -37,7 +38,7 @@ fn schedule_and_capacity_leave_it() {
 #[test]
 fn formats_checkpoint_and_params_change_it() {
     let base = digest_of(TINY_LLAMA, |_| {});
-    assert_ne!(digest_of(TINY_LLAMA, |r| r.kv = Elem::F32), base);
+    assert_ne!(digest_of(TINY_LLAMA, |r| r.kv = &KV_F32), base);
     assert_ne!(digest_of(TINY_LLAMA, |r| r.checkpoint = "other"), base);
     for (from, to) in [
         ("rms_norm_eps = 0.000001", "rms_norm_eps = 0.00001"),

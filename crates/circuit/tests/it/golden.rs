@@ -31,6 +31,7 @@ fn served<'a>(formats: &'a BTreeMap<WeightKey, Elem>, class_device: &'a str) -> 
         logits_rows: 16,
         slots: 8,
         blocks_per_slot: 512,
+        tables: 1,
         history: 65536,
         bias: 4096,
     };

@@ -100,8 +100,8 @@ const TIED: (&str, &str) = ("tie_word_embeddings = false", "tie_word_embeddings 
 
 fn plan(instance: &Instance, elem: Elem, kv: Elem, fuse: bool) -> Plan {
     let formats = instance.uniform_formats(elem);
-    let mut request = request(&formats);
-    (request.class, request.kv, request.fuse) = ("toy", kv, fuse);
+    let (mut request, kv) = (request(&formats), kv.into());
+    (request.class, request.kv, request.fuse) = ("toy", &kv, fuse);
     library().plan(instance, &request).unwrap()
 }
 

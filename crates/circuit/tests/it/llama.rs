@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The llama family from configuration to plan.
 
-use crate::common::{TINY_LLAMA, flat, hf, library, plan, request};
+use crate::common::{KV_BF16, TINY_LLAMA, flat, hf, library, plan, request};
 use metrale_circuit::{Phase, WeightKey, Workload};
 use metrale_core::{ArenaKind, Arg, Elem, Unit};
 
@@ -168,11 +168,11 @@ fn unequal_formats_cut_a_linear_into_column_ranges() {
 fn the_pool_is_sized_before_planning() {
     let instance = hf(&flat(TINY_LLAMA)).unwrap();
     // 4 layers, k and v, 2 heads of 16, 16 tokens, 2 bytes
-    assert_eq!(instance.kv_bytes_per_block(Elem::BF16), 4 * 2 * 32 * 16 * 2);
+    assert_eq!(instance.kv_bytes_per_block(&KV_BF16), 4 * 2 * 32 * 16 * 2);
     let plan = plan(&instance, Elem::BF16);
     assert_eq!(
         plan.kv_bytes_per_block(),
-        instance.kv_bytes_per_block(Elem::BF16)
+        instance.kv_bytes_per_block(&KV_BF16)
     );
     assert_eq!(plan.memory.arena_bytes(ArenaKind::Kv), 256 * 8192);
     assert!(

@@ -4,7 +4,7 @@
 use metrale_circuit::{PlanError, PlanRequest};
 use metrale_core::{Elem, StepLimits};
 
-use crate::common::{TINY_LLAMA, flat, hf, library, request};
+use crate::common::{KV_Q8_0, TINY_LLAMA, flat, hf, library, request};
 
 fn error(elem: Elem, change: impl FnOnce(&mut PlanRequest<'_>)) -> PlanError {
     let instance = hf(&flat(TINY_LLAMA)).unwrap();
@@ -43,7 +43,7 @@ fn the_first_missing_point_is_named_with_what_there_is() {
     );
     assert!(wanted.contains("table = f8_e4m3"), "{wanted}");
     assert!(has.contains(&"embed/q4_1".to_owned()));
-    let e = error(Elem::BF16, |r| r.kv = Elem::Q8_0);
+    let e = error(Elem::BF16, |r| r.kv = &KV_Q8_0);
     assert!(
         matches!(&e, PlanError::MissingPoint { family, .. } if family == "kv_write"),
         "{e}"

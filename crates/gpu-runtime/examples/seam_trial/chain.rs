@@ -13,6 +13,7 @@ pub const LIMITS: StepLimits = StepLimits {
     logits_rows: 64,
     slots: 6,
     blocks_per_slot: 20,
+    tables: 1,
     history: 256,
     bias: 64,
 };
@@ -245,7 +246,11 @@ impl Chain {
         let per_slot = Arg::U32(LIMITS.blocks_per_slot);
 
         let mut g = Groups(Vec::new());
-        g.push("tables/u32", vec![rw(tables), Arg::Step]);
+        let entries = Arg::U32(LIMITS.slots * LIMITS.blocks_per_slot);
+        g.push(
+            "tables/u32",
+            vec![rw(tables), Arg::U32(0), entries, Arg::Step],
+        );
         let embed = b.matrix("embed", Elem::BF16, &model.embed);
         let res = b.edge("res", s.hidden);
         g.push(

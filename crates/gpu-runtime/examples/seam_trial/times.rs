@@ -189,6 +189,7 @@ fn blocks(cuda: &CudaBackend) {
             logits_rows: 256,
             slots: 256,
             blocks_per_slot: 64,
+            tables: 1,
             ..LIMITS
         };
         let layout = Arc::new(StepLayout::new(limits));
@@ -213,6 +214,8 @@ fn blocks(cuda: &CudaBackend) {
                     span: metrale_core::SpanId(0),
                     access: metrale_core::Access::ReadWrite,
                 },
+                Arg::U32(0),
+                Arg::U32(limits.slots * limits.blocks_per_slot),
                 Arg::Step,
             ],
         };

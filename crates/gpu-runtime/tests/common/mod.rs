@@ -219,6 +219,7 @@ pub const LIMITS: StepLimits = StepLimits {
     logits_rows: 16,
     slots: 4,
     blocks_per_slot: 64,
+    tables: 1,
     history: 64,
     bias: 64,
 };

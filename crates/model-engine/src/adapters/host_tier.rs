@@ -75,12 +75,9 @@ impl HostTier {
         compute: StepPace,
     ) -> Result<HostTier, ArenaError> {
         let plan = &device.plan;
-        let spans = plan.kv_spans.iter().flatten();
-        let spans: Vec<(SpanId, usize)> = spans
-            .map(|span| {
-                let bytes = plan.memory.span(*span).bytes / plan.kv_blocks;
-                (*span, bytes as usize)
-            })
+        let streams = plan.kv_groups[0].streams.iter();
+        let spans: Vec<(SpanId, usize)> = streams
+            .map(|(span, bytes)| (*span, *bytes as usize))
             .collect();
         let page: usize = spans.iter().map(|s| s.1).sum();
         let pages = bytes / (page as u64).max(1);

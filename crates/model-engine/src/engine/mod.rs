@@ -39,8 +39,6 @@ pub struct EngineOptions {
     /// Bytes of host memory for the KV of evicted prefixes and preempted sequences. Default 0: none is kept. Without effect
     /// where there are groups beside the first one.
     pub kv_host_bytes: u64,
-    /// Groups of sliding-window layers that the plan gave block tables of their own. Default none.
-    pub windows: Vec<WindowOptions>,
     /// Tokens between two snapshots of recurrent state, a multiple of the KV block, where the plan has places for them. Default
     /// 256: a prefix of such a model is resumed from there, and prefill is cut there.
     pub snapshot_every: u32,
@@ -57,7 +55,6 @@ impl Default for EngineOptions {
             hash_key: 0,
             lookahead: Lookahead::Slot,
             kv_host_bytes: 0,
-            windows: Vec::new(),
             snapshot_every: 256,
             guess: None,
         }
@@ -148,7 +145,14 @@ pub fn assemble(
         snapshots: plan.snapshots,
         every,
     });
-    let grouped = !options.windows.is_empty() || states.is_some();
+    let windows: Vec<WindowOptions> = plan.kv_groups[1..]
+        .iter()
+        .map(|group| WindowOptions {
+            tokens: group.window.unwrap_or(u32::MAX),
+            blocks: group.blocks as u32,
+        })
+        .collect();
+    let grouped = !windows.is_empty() || states.is_some();
     let tier = match options.kv_host_bytes {
         0 => None,
         _ if grouped => None,
@@ -161,7 +165,7 @@ pub fn assemble(
         blocks: plan.kv_blocks as u32,
         slots: model.limits().slots,
         hash_key: options.hash_key,
-        windows: options.windows,
+        windows,
         states,
         ..CacheOptions::default()
     });

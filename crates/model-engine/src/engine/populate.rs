@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Populating the KV pool: the pages of a reserved pool cost their first touch, which is paid here, block by block and
-//! in order, on a thread of its own. Admission counts populated blocks only, so a step never pays it.
+//! in order, on a thread of its own. Admission counts populated blocks only, so a step never pays it. The pools of windows are
+//! not populated: each of their blocks is touched once, by the first row that is written there.
 
 use std::io;
 use std::sync::Arc;
@@ -75,7 +76,7 @@ impl Work {
         }
     }
 
-    /// Zeroes blocks `first..first + PIECE` of every layer and raises the count. False if the device refused: the pool
+    /// Zeroes blocks `first..first + PIECE` of every layer of the first group and raises the count. False if the device refused: the pool
     /// then stays at what it is.
     fn piece(&self, first: u64) -> bool {
         let last = (first + PIECE).min(self.device.plan.kv_blocks);
@@ -90,8 +91,7 @@ impl Work {
 
     fn zero(&self, first: u64, last: u64) -> Result<(), DeviceFault> {
         let mut zeros = Vec::new();
-        for span in self.device.plan.kv_spans.iter().flatten() {
-            let block = self.device.plan.memory.span(*span).bytes / self.device.plan.kv_blocks;
+        for (span, block) in &self.device.plan.kv_groups[0].streams {
             zeros.resize(((last - first) * block) as usize, 0);
             self.device.backend.write(
                 self.device.arenas,

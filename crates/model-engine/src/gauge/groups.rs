@@ -137,10 +137,13 @@ fn step(device: &Reserved, shape: StepShape) -> Result<StepBlock, GaugeError> {
     let mut step = StepBlock::new(Arc::new(StepLayout::new(plan.limits)));
     let vocab = plan.memory.span(plan.outputs.logits).extent.elems.max(1);
     let blocks = (shape.context + shape.rows_each).div_ceil(KV_BLOCK);
-    let pool = u32::try_from(plan.kv_blocks).unwrap_or(u32::MAX).max(1);
     for slot in 0..shape.sequences {
-        for index in 0..blocks {
-            step.push_delta(slot, index, (slot * blocks + index) % pool)?;
+        for (group, row) in plan.kv_groups.iter().zip(0..) {
+            let pool = u32::try_from(group.blocks).unwrap_or(u32::MAX).max(1);
+            let table = row * plan.limits.slots + slot;
+            for index in 0..blocks {
+                step.push_delta(table, index, (slot * blocks + index) % pool)?;
+            }
         }
         let tokens: Vec<u32> = (0..shape.rows_each)
             .map(|row| ((u64::from(slot) * 7919 + u64::from(row) * 104_729) % vocab) as u32)
@@ -159,15 +162,15 @@ fn touch(device: &Reserved, blocks: u64) -> Result<(), GaugeError> {
     if !device.backend.device().lazy_memory {
         return Ok(());
     }
-    let pool = device.plan.kv_blocks;
-    for span in device.plan.kv_spans.iter().flatten() {
-        let block = device.plan.memory.span(*span).bytes / pool.max(1);
-        let zeros = vec![0; (blocks.min(pool) * block) as usize];
-        let start = Loc {
-            span: *span,
-            offset: 0,
-        };
-        device.backend.write(device.arenas, start, &zeros)?;
+    for group in &device.plan.kv_groups {
+        for (span, block) in &group.streams {
+            let zeros = vec![0; (blocks.min(group.blocks) * block) as usize];
+            let start = Loc {
+                span: *span,
+                offset: 0,
+            };
+            device.backend.write(device.arenas, start, &zeros)?;
+        }
     }
     Ok(())
 }

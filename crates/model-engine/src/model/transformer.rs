@@ -148,18 +148,17 @@ impl Model for TransformerModel {
     }
 
     fn copy_block(&mut self, src: u32, dst: u32) -> Result<(), DeviceFault> {
-        for span in self.device.plan.kv_spans.iter().flatten() {
-            let bytes = self.device.plan.memory.span(*span).bytes / self.device.plan.kv_blocks;
+        for (span, bytes) in &self.device.plan.kv_groups[0].streams {
             let block = |index: u32| Loc {
                 span: *span,
-                offset: u64::from(index) * bytes,
+                offset: u64::from(index) * *bytes,
             };
             self.device.backend.copy(
                 Queue::default(),
                 self.device.arenas,
                 block(dst),
                 block(src),
-                bytes,
+                *bytes,
                 &[],
             )?;
         }

@@ -29,7 +29,7 @@ pub trait Model: Send {
     /// Ids are below this.
     fn vocab(&self) -> u32;
 
-    /// Copies the KV of block `src` over block `dst`, all layers, before the next submit.
+    /// Copies the KV of block `src` over block `dst`, all layers of the first group, before the next submit.
     ///
     /// # Errors
     /// [`DeviceFault`].

@@ -90,6 +90,7 @@ pub fn limits(reference: &Reference) -> StepLimits {
         logits_rows: tokens.max(CROWD),
         slots: CROWD,
         blocks_per_slot: tokens.div_ceil(metrale_core::KV_BLOCK),
+        tables: 1,
         history: 1,
         bias: 1,
     }
@@ -245,12 +246,15 @@ impl<'a> Runner<'a> {
         let StepLimits {
             slots,
             blocks_per_slot,
+            tables,
             ..
         } = *self.model.limits();
-        for entry in 0..slots * blocks_per_slot {
-            let block = slots * blocks_per_slot - 1 - entry;
+        let entries = slots * blocks_per_slot;
+        for (group, entry) in (0..tables).flat_map(|g| (0..entries).map(move |e| (g, e))) {
+            let table = group * slots + entry / blocks_per_slot;
+            let block = entries - 1 - entry;
             self.block
-                .push_delta(entry / blocks_per_slot, entry % blocks_per_slot, block)?;
+                .push_delta(table, entry % blocks_per_slot, block)?;
         }
         Ok(())
     }

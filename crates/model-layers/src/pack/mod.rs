@@ -304,6 +304,7 @@ const NO_ROWS: metrale_core::StepLimits = metrale_core::StepLimits {
     logits_rows: 0,
     slots: 0,
     blocks_per_slot: 0,
+    tables: 1,
     history: 0,
     bias: 0,
 };

@@ -290,15 +290,17 @@ mod tests {
             logits_rows: 8,
             slots: 1,
             blocks_per_slot: 1,
+            tables: 1,
             history: 16,
             bias: 16,
         };
         let options = PlanOptions {
             class: "hopper".into(),
             device: None,
-            kv: Elem::F16,
+            kv: Elem::F16.into(),
             limits,
             kv_blocks: 1,
+            windows: Vec::new(),
             snapshots: 0,
             fuse: true,
         };

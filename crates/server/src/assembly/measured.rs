@@ -62,7 +62,7 @@ impl Measured {
             class: plan.class.clone(),
             digest: plan.digest.short(),
             met: env!("CARGO_PKG_VERSION"),
-            kv: plan.kv.name().to_owned(),
+            kv: plan.kv.to_string(),
             weight_bytes: plan.memory.arena_bytes(ArenaKind::Weights),
             vocab: plan.memory.span(plan.outputs.logits).extent.elems as u32,
             context: opened.limits.max_seq_len,

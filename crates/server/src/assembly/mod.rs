@@ -21,7 +21,9 @@ use metrale_circuit::{CircuitLibrary, Plan};
 use metrale_core::{ArenaKind, Elem};
 use metrale_gpu_runtime::{CudaOptions, DeviceInfo, FaultPlan, GpuBackend, HostOptions, Isa};
 use metrale_model_engine::adapters::Guess;
-use metrale_model_engine::{Engine, EngineOptions, PlanOptions, Prepared, TransformerModel, load};
+use metrale_model_engine::{
+    Engine, EngineOptions, KvPools, PlanOptions, Prepared, TransformerModel, load,
+};
 use metrale_model_weights::Checkpoint;
 use metrale_scheduler::{PlannerLimits, Policy};
 
@@ -201,13 +203,14 @@ pub fn open_on(options: LoadOptions, backend: Arc<dyn GpuBackend>) -> Result<Ope
     }
     let info = backend.device();
     let sizes = sizes::choose(&options, &prepared)?;
-    let plan = |kv_blocks| {
+    let plan = |pools: KvPools| {
         let plan_options = PlanOptions {
             class: info.class.clone(),
             device: device::stated(&library, info),
-            kv: sizes.kv,
+            kv: sizes.kv.clone(),
             limits: sizes.step,
-            kv_blocks,
+            kv_blocks: pools.blocks,
+            windows: pools.windows,
             // One for each sequence that runs, on average.
             snapshots: sizes.step.slots,
             fuse: true,
@@ -218,12 +221,12 @@ pub fn open_on(options: LoadOptions, backend: Arc<dyn GpuBackend>) -> Result<Ope
     let room = match options.device {
         Device::Cpu => Room::of_machine(),
         Device::Cuda(_) => {
-            let memory = plan(sizes::LEAST_BLOCKS)?.memory;
+            let memory = plan(sizes.most_pools(&prepared))?.memory;
             let rest = memory.total_bytes() - memory.arena_bytes(ArenaKind::Kv);
             Room::of_device(info.memory, rest)
         }
     };
-    let plan = Arc::new(plan(sizes.kv_blocks(&options, &prepared, room)?)?);
+    let plan = Arc::new(plan(sizes.kv_pools(&options, &prepared, room)?)?);
     Ok(Opened {
         prepared,
         plan,

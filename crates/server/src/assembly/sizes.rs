@@ -4,11 +4,11 @@
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
-use metrale_circuit::Plan;
+use metrale_circuit::{KvFormats, Plan};
 use metrale_config::ConfigSource;
 use metrale_core::{Elem, KV_BLOCK, StepLimits};
 use metrale_gpu_runtime::DeviceInfo;
-use metrale_model_engine::Prepared;
+use metrale_model_engine::{KvPools, Prepared};
 use metrale_scheduler::{LimitsError, PlannerLimits};
 use serde_json::json;
 
@@ -110,7 +110,7 @@ pub(super) const LEAST_BLOCKS: u64 = 2;
 pub(super) struct Sizes {
     pub(super) planner: PlannerLimits,
     pub(super) step: StepLimits,
-    pub(super) kv: Elem,
+    pub(super) kv: KvFormats,
 }
 
 pub(super) fn choose(options: &LoadOptions, prepared: &Prepared) -> Result<Sizes, SizeError> {
@@ -141,10 +141,11 @@ pub(super) fn choose(options: &LoadOptions, prepared: &Prepared) -> Result<Sizes
         logits_rows: planner.max_logits_rows,
         slots: seqs,
         blocks_per_slot: max_seq_len.div_ceil(KV_BLOCK),
+        tables: 1,
         history: planner.max_history,
         bias: planner.max_bias,
     };
-    let kv = options.kv.unwrap_or_else(|| kv_of(prepared));
+    let kv = KvFormats::all(options.kv.unwrap_or_else(|| kv_of(prepared)));
     Ok(Sizes { planner, step, kv })
 }
 
@@ -158,21 +159,30 @@ pub(crate) fn kv_of(prepared: &Prepared) -> Elem {
 }
 
 impl Sizes {
-    /// Blocks of the KV pool: what every sequence at full length needs, at most what the given size or `room` holds.
-    pub(super) fn kv_blocks(
+    /// Pools as large as can be of use: for the size of all that is no pool.
+    pub(super) fn most_pools(&self, prepared: &Prepared) -> KvPools {
+        KvPools::divide(&prepared.instance, &self.kv, &self.step, None)
+    }
+
+    /// The KV pools: what every sequence at full length needs, at most what the given size or `room` holds.
+    pub(super) fn kv_pools(
         &self,
         options: &LoadOptions,
         prepared: &Prepared,
         room: Room,
-    ) -> Result<u64, SizeError> {
-        let block = prepared.instance.kv_bytes_per_block(self.kv);
-        let full = u64::from(self.step.slots) * u64::from(self.step.blocks_per_slot);
+    ) -> Result<KvPools, SizeError> {
         let (given, what) = (options.kv_bytes, room.what);
         let room = given.or(room.bytes).ok_or(SizeError::UnknownMemory)?;
-        let blocks = room / block;
+        // Host memory keeps blocks of all layers.
+        let divide = match options.kv_host_bytes {
+            0 => KvPools::divide,
+            _ => KvPools::undivided,
+        };
+        let pools = divide(&prepared.instance, &self.kv, &self.step, Some(room));
+        let (blocks, block) = (pools.blocks, pools.block_bytes);
         let least = LEAST_BLOCKS.saturating_mul(block);
         if blocks >= LEAST_BLOCKS {
-            return Ok(full.min(blocks));
+            return Ok(pools);
         }
         Err(match given {
             None => SizeError::LittleMemory { what, room, least },
@@ -216,7 +226,7 @@ pub(super) fn settings(
         setting("hardware-class", json!(plan.class), "measured".into()),
         setting(
             "kv-cache-dtype",
-            json!(plan.kv.name()),
+            json!(plan.kv.to_string()),
             flag(options.kv.is_some(), "checkpoint"),
         ),
         setting(

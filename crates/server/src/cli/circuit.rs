@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `met circuit`: how a checkpoint is understood and planned, as text.
 
-use metrale_circuit::{CircuitLibrary, Plan, Workload};
+use metrale_circuit::{CircuitLibrary, KvFormats, Plan, Workload};
 use metrale_core::{KV_BLOCK, StepLimits};
-use metrale_model_engine::{PlanOptions, Prepared};
+use metrale_model_engine::{KvPools, PlanOptions, Prepared};
 use metrale_model_weights::Checkpoint;
 use metrale_scheduler::PlannerLimits;
 
@@ -66,12 +66,15 @@ fn planned(values: &Values<'_>, machine: &Machine) -> Result<Plan, Failure> {
     }
     let (class, device) = hardware(values, &library)?;
     let limits = limits(values, prepared.instance.context());
+    let kv = KvFormats::all(kv(values).unwrap_or_else(|| kv_of(&prepared)));
+    // As many blocks as every sequence at full length takes.
+    let pools = KvPools::divide(&prepared.instance, &kv, &limits, None);
     let options = PlanOptions {
         class,
         device,
-        kv: kv(values).unwrap_or_else(|| kv_of(&prepared)),
-        // As many blocks as every sequence at full length takes.
-        kv_blocks: u64::from(limits.slots) * u64::from(limits.blocks_per_slot),
+        kv,
+        kv_blocks: pools.blocks,
+        windows: pools.windows,
         snapshots: 0,
         limits,
         fuse: !values.has("unfused"),
@@ -135,6 +138,7 @@ fn limits(values: &Values<'_>, context: u64) -> StepLimits {
         logits_rows: default.max_logits_rows.max(slots),
         slots,
         blocks_per_slot: tokens.div_ceil(KV_BLOCK),
+        tables: 1,
         history: default.max_history.max(tokens),
         bias: default.max_bias,
     }

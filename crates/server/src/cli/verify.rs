@@ -57,8 +57,9 @@ fn run(
     let options = PlanOptions {
         class: backend.device().class.clone(),
         device: None,
-        kv: options::kv(values).unwrap_or(Elem::F32),
+        kv: options::kv(values).unwrap_or(Elem::F32).into(),
         kv_blocks: verify::kv_blocks(&limits),
+        windows: Vec::new(),
         snapshots: 0,
         limits,
         fuse: true,
