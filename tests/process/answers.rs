@@ -84,6 +84,29 @@ fn survival_17_an_equal_seed_gives_an_equal_answer_in_a_crowd() {
     assert_eq!(said(&other.post(path, &body).ok()), said(&alone));
 }
 
+/// A request that says how long it is worth while ends then, waiting or running, and leaves nothing behind.
+#[test]
+fn a_deadline_ends_a_request_that_runs_or_waits() {
+    let arguments = ["--kv-cache-bytes", "20000000", "--max-num-seqs", "1"];
+    let met = Met::ready(deep(), &arguments);
+    let path = "/v1/completions";
+    let ask = |deadline: u64| json!({"prompt": "Once", "max_tokens": 400, "ignore_eos": true, "deadline_ms": deadline});
+    let late = (504, "deadline_exceeded".to_owned());
+    assert_eq!(met.post(path, &ask(100)).error(), late, "running");
+    met.wait_running(0);
+    assert_eq!(met.metric("vllm:kv_cache_usage_perc"), 0.0);
+    // Behind one that takes longer than it may wait, and is not touched by its end.
+    let mut first = met.stream(path, &ask(600_000));
+    first.next().expect("a first event");
+    let waits = met.post(path, &ask(100));
+    assert_eq!(waits.error(), late, "waiting");
+    assert_eq!(met.metric("vllm:num_requests_waiting"), 0.0);
+    first.next().expect("it goes on");
+    drop(first);
+    met.wait_running(0);
+    assert_eq!(met.metric("vllm:kv_cache_usage_perc"), 0.0);
+}
+
 #[test]
 fn as_many_answers_as_the_queue_holds_are_given_and_more_are_never_told_to_wait() {
     let arguments = ["--kv-cache-bytes", "2000000", "--queue-len", "6"];

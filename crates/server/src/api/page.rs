@@ -38,6 +38,11 @@ The answer ends before the stop text that is complete first; of several complete
 without `[DONE]`. Messages are rendered by the checkpoint's template; control tokens in their text are text. In a plain
 prompt they are control tokens.
 
+A request may say how long it is worth while: `deadline_ms`, or the header `X-Request-Timeout-Ms` for whoever cannot change
+bodies; the sooner counts, from the arrival of the request's header fields. When it has passed, waiting or running, the
+request fails with `deadline_exceeded` (status 504 with `x-should-retry: false`, or the last event of its stream), and what
+it held is free within a step. A client that closes its connection ends its request likewise.
+
 With an API key, every path but `/health`, `/health/live` and `/ready` wants `Authorization: Bearer KEY`. Bodies need the
 content type `application/json`. The Host must be a loopback name or address, or allowed by `--allowed-host`; where the
 server listens beyond loopback, any address will do. Requests of web pages of other origins are refused unless allowed by

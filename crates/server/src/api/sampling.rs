@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The fields that chat and completions share: sampling, length, ends, streaming.
 
+use std::time::Duration;
+
 use metrale_sampling::{Sampling, SamplingFields};
 
 use super::error::ApiError;
@@ -53,11 +55,16 @@ pub struct Generation {
     pub include_usage: bool,
     /// Lower is served first.
     pub priority: i32,
+    /// It must be done in this time from its arrival.
+    pub deadline: Option<Duration>,
     /// Requests of another salt share no cached prefix.
     pub cache_salt: Option<String>,
 }
 
 impl Generation {
+    /// Milliseconds of the longest deadline: a day.
+    pub const MOST_DEADLINE: i64 = 86_400_000;
+
     /// Reads them. `least_tokens` is the smallest `max_tokens`.
     ///
     /// # Errors
@@ -94,6 +101,9 @@ impl Generation {
             stream,
             include_usage: include_usage(fields, stream)?,
             priority: priority(fields, facts.by_priority)?,
+            deadline: fields
+                .integer("deadline_ms", 1..=Self::MOST_DEADLINE)?
+                .map(|ms| Duration::from_millis(ms.cast_unsigned())),
             cache_salt: cache_salt(fields)?,
         })
     }

@@ -135,6 +135,13 @@ pub const FIELDS: &[Field] = &[
         Honoured("lower is served first, with `--policy priority`; without it only 0"),
     ),
     field(
+        "deadline_ms",
+        BOTH,
+        Honoured(
+            "1 to 86400000: not done in so many milliseconds from its arrival, the request fails",
+        ),
+    ),
+    field(
         "cache_salt",
         BOTH,
         Honoured("a text; no cached prefix is shared with requests of another salt"),

@@ -58,7 +58,7 @@ pub(super) fn request(
         prompt_logprobs: wanted.logprobs.filter(|_| prompt.echo.is_some()),
         namespace: wanted.namespace,
         priority: g.priority,
-        deadline: None,
+        deadline: wanted.arrival.left(g.deadline)?,
     })
 }
 

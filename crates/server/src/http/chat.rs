@@ -7,6 +7,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 
 use super::app::App;
+use super::deadline::Arrival;
 use super::generate::{Answering, Prepared, Wanted};
 use super::{body, prompt, shape, tenant};
 use crate::api::chat::ChatRequest;
@@ -18,6 +19,7 @@ pub(super) async fn chat(
     request: Request,
 ) -> Result<Response, ApiError> {
     let served = app.slot.serving()?;
+    let arrival = Arrival::now(request.headers())?;
     let tenant = tenant::tenant(&app.config, request.headers());
     let body = body::read(&app, request).await?;
     let chat = ChatRequest::read(&body.json, &app.facts(&served))?;
@@ -31,6 +33,7 @@ pub(super) async fn chat(
         echo: None,
     }];
     let wanted = Wanted {
+        arrival,
         namespace: tenant::namespace(&tenant, chat.generation.cache_salt.as_deref()),
         generation: &chat.generation,
         logprobs: chat.logprobs,

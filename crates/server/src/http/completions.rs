@@ -7,6 +7,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 
 use super::app::App;
+use super::deadline::Arrival;
 use super::generate::{Answering, Prepared, Wanted};
 use super::{body, prompt, shape, tenant};
 use crate::api::completions::{CompletionRequest, Prompt};
@@ -20,6 +21,7 @@ pub(super) async fn completions(
     request: Request,
 ) -> Result<Response, ApiError> {
     let served = app.slot.serving()?;
+    let arrival = Arrival::now(request.headers())?;
     let tenant = tenant::tenant(&app.config, request.headers());
     let body = body::read(&app, request).await?;
     let mut asked = CompletionRequest::read(&body.json, &app.facts(&served))?;
@@ -30,6 +32,7 @@ pub(super) async fn completions(
         prompts.push(prepare(&app, &served, &asked, prompt).await?);
     }
     let wanted = Wanted {
+        arrival,
         namespace: tenant::namespace(&tenant, asked.generation.cache_salt.as_deref()),
         generation: &asked.generation,
         logprobs: asked.logprobs,

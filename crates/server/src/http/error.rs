@@ -21,6 +21,10 @@ impl IntoResponse for ApiError {
         if matches!(self, ApiError::ApiKey(_)) {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
+        if matches!(self, ApiError::Deadline(_)) {
+            // OpenAI's clients would ask again on their own; nobody waits for it.
+            headers.insert("x-should-retry", HeaderValue::from_static("false"));
+        }
         // What is left of a body that was not read is not worth reading.
         if matches!(self.status(), 408 | 413) {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));

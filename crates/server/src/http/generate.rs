@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::app::{App, InFlight};
 use super::ask::{options, refused, request};
+use super::deadline::Arrival;
 use super::error::json;
 use super::events;
 use super::shape::Shape;
@@ -37,6 +38,8 @@ pub(super) struct Prepared {
 /// What a request asks for, beside its prompts.
 pub(super) struct Wanted<'a> {
     pub(super) generation: &'a Generation,
+    /// When it came.
+    pub(super) arrival: Arrival,
     /// Where cached prefixes are looked for.
     pub(super) namespace: u64,
     /// Alternatives at each token.

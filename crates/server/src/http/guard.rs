@@ -163,7 +163,9 @@ fn allow(origin: Option<HeaderValue>, preflight: bool, headers: &mut HeaderMap) 
     if preflight {
         let methods = HeaderValue::from_static("GET, POST");
         headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
-        let allowed = HeaderValue::from_static("authorization, content-type, x-api-key");
+        let allowed = HeaderValue::from_static(
+            "authorization, content-type, x-api-key, x-request-timeout-ms",
+        );
         headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
     }
 }

@@ -118,3 +118,33 @@ fn a_full_queue_is_429_and_says_when() {
         assert_eq!(reply.header("retry-after"), Some("1"));
     }
 }
+
+#[test]
+fn a_deadline_reaches_the_engine_and_is_not_to_be_tried_again() {
+    let server = Server::saying("x");
+    server.complete(&json!({"deadline_ms": 5000})).ok();
+    let left = server.engine.request().deadline.expect("a deadline");
+    // The time from its arrival to the engine is taken off.
+    assert!(
+        left.as_millis() <= 5000 && left.as_millis() > 1000,
+        "{left:?}"
+    );
+    for (value, code) in [
+        (json!(0), "invalid_value"),
+        (json!(86_400_001), "invalid_value"),
+        (json!(1.5), "invalid_type"),
+        (json!("1"), "invalid_type"),
+    ] {
+        let error = server.chat(&json!({"deadline_ms": value})).error();
+        assert_eq!(error, (400, code.into(), "deadline_ms".into()));
+    }
+    server
+        .engine
+        .follow(Script::Fail(vec![97], FaultKind::Deadline));
+    let reply = server.complete(&json!({}));
+    assert_eq!(reply.error().0, 504);
+    assert_eq!(reply.header("x-should-retry"), Some("false"));
+    let events = server.complete(&json!({"stream": true})).all_events();
+    let last = events.last().expect("events");
+    assert_eq!(last["error"]["code"], "deadline_exceeded");
+}
