@@ -5,34 +5,98 @@
 
 #include "harness.cuh"
 
+#include <cuda_fp8.h>
+
+#define ATTENTION(NAME)                                                                                                     \
+    void attention_##NAME(const float*, const void*, const void*, const u32*, bf16*, u32, u32, u32, u32, float, const u32*, \
+                          unsigned char*);
+#define ATTENTION_EXT(NAME)                                                                                                 \
+    void attention_##NAME(const float*, const void*, const void*, const u32*, const float*, bf16*, u32, u32, u32, u32, u32, \
+                          u32, float, float, const u32*, unsigned char*);
 extern "C" {
-void attention_split_64(const float*, const bf16*, const bf16*, const u32*, bf16*, u32, u32, u32, u32, float, const u32*, unsigned char*);
-void attention_split_128(const float*, const bf16*, const bf16*, const u32*, bf16*, u32, u32, u32, u32, float, const u32*, unsigned char*);
-void attention_tile_64(const float*, const bf16*, const bf16*, const u32*, bf16*, u32, u32, u32, u32, float, const u32*, unsigned char*);
-void attention_tile_128(const float*, const bf16*, const bf16*, const u32*, bf16*, u32, u32, u32, u32, float, const u32*, unsigned char*);
+ATTENTION(split_64) ATTENTION(split_128) ATTENTION(split_256) ATTENTION(tile_64) ATTENTION(tile_128)
+ATTENTION(split_64_f8) ATTENTION(split_128_f8) ATTENTION(split_256_f8) ATTENTION(tile_64_f8) ATTENTION(tile_128_f8)
+ATTENTION_EXT(split_ext_64) ATTENTION_EXT(split_ext_128) ATTENTION_EXT(split_ext_256) ATTENTION_EXT(tile_ext_64)
+ATTENTION_EXT(tile_ext_128) ATTENTION_EXT(split_ext_64_f8) ATTENTION_EXT(split_ext_128_f8) ATTENTION_EXT(split_ext_256_f8)
+ATTENTION_EXT(tile_ext_64_f8) ATTENTION_EXT(tile_ext_128_f8)
+}
+
+// By kernel, head dim, format.
+inline const void* attention_of(bool tile, bool ext, u32 dim, bool f8) {
+    static const void* const of[2][2][3][2] = {
+        {{{(void*)attention_split_64, (void*)attention_split_64_f8},
+          {(void*)attention_split_128, (void*)attention_split_128_f8},
+          {(void*)attention_split_256, (void*)attention_split_256_f8}},
+         {{(void*)attention_split_ext_64, (void*)attention_split_ext_64_f8},
+          {(void*)attention_split_ext_128, (void*)attention_split_ext_128_f8},
+          {(void*)attention_split_ext_256, (void*)attention_split_ext_256_f8}}},
+        {{{(void*)attention_tile_64, (void*)attention_tile_64_f8}, {(void*)attention_tile_128, (void*)attention_tile_128_f8}},
+         {{(void*)attention_tile_ext_64, (void*)attention_tile_ext_64_f8},
+          {(void*)attention_tile_ext_128, (void*)attention_tile_ext_128_f8}}}};
+    return of[tile][ext][dim / 128][f8];
 }
 
 constexpr u32 SCRATCH_SLOTS = 2048;
 
+// What attention_ext adds, and whether the pools are e4m3.
+struct Kind {
+    u32 window = 0;
+    float cap = 0.0f;
+    bool sinks = false, f8 = false;
+    bool ext() const { return window != 0 || cap != 0.0f || sinks; }
+};
+
 // One sequence of `n` tokens that every slot's table names.
 struct World {
-    u32 heads, kv_heads, dim, n, blocks_per_slot, blocks;
+    u32 heads, kv_heads, dim, n;
+    Kind kind;
+    u32 blocks_per_slot, blocks;
     float scale;
-    float* qkv; // [n, (heads + 2 kv_heads) dim]
-    bf16 *plain_k, *plain_v; // [n, kv_heads, dim]
-    bf16 *k, *v;             // pools
+    float *qkv, *sinks;      // [n, (heads + 2 kv_heads) dim], [heads]
+    float *plain_k, *plain_v; // [n, kv_heads, dim]
+    float *read_k, *read_v;   // as reading the pools gives them
+    unsigned char *k, *v;     // pools
     std::vector<u32> table;
     unsigned char* scratch;
     u32 columns() const { return (heads + 2 * kv_heads) * dim; }
+    u64 block_bytes() const { return (u64)kv_heads * 16 * (kind.f8 ? dim + 4 : 2 * dim); }
+    // The first key in reach of a position.
+    u32 reach(u32 position) const { return kind.window == 0 || kind.window > position ? 0 : position + 1 - kind.window; }
 };
 
-// Tokens at or past `live` become NaN.
-__global__ void fill_pool(bf16* pool, const bf16* plain, const u32* table, u32 n, u32 live, u32 kv_heads, u32 dim) {
+// Tokens at or past `live` become NaN; token `poison` has a key that is no number and values of 0.
+__global__ void fill_pool(bf16* pool, const float* plain, float* read, const u32* table, u32 n, u32 live, u32 kv_heads, u32 dim,
+                          u32 poison, bool keys) {
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < (u64)n * kv_heads * dim; i += (u64)gridDim.x * blockDim.x) {
         u32 d = i % dim, head = i / dim % kv_heads, token = i / dim / kv_heads, t = token % 16;
         u64 atom = (((u64)table[token / 16] * kv_heads + head) * 2 + t / 8) * (dim / 64) + d / 64;
         u64 at = atom * 512 + t % 8 * 64 + ((d % 64 / 8) ^ (t % 8)) * 8 + d % 8;
-        pool[at] = token < live ? plain[i] : __ushort_as_bfloat16(0x7fff);
+        bf16 value = __float2bfloat16_rn(plain[i]);
+        read[i] = __bfloat162float(value);
+        if (token >= live || (token == poison && keys)) value = __ushort_as_bfloat16(0x7fff);
+        if (token == poison && !keys) value = __ushort_as_bfloat16(0);
+        pool[at] = value;
+    }
+}
+
+// The same in e4m3: a thread a token and head.
+__global__ void fill_pool_f8(unsigned char* pool, const float* plain, float* read, const u32* table, u32 n, u32 live, u32 kv_heads,
+                             u32 dim, u32 poison) {
+    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < n * kv_heads; i += gridDim.x * blockDim.x) {
+        u32 head = i % kv_heads, token = i / kv_heads, t = token % 16;
+        float top = 0.0f;
+        for (u32 d = 0; d < dim; ++d) top = fmaxf(top, fabsf(plain[(u64)i * dim + d]));
+        float scale = top / 448.0f, inverse = 1.0f / scale;
+        unsigned char* to = pool + ((u64)table[token / 16] * kv_heads + head) * 16 * (dim + 4);
+        for (u32 d = 0; d < dim; ++d) {
+            __nv_fp8_storage_t q = __nv_cvt_float_to_fp8(plain[(u64)i * dim + d] * inverse, __NV_SATFINITE, __NV_E4M3);
+            __nv_fp8_e4m3 value;
+            value.__x = q;
+            read[(u64)i * dim + d] = (float)value * scale;
+            u32 turn = dim == 64 ? t / 2 % 4 : t % 8;
+            to[t * dim + (d / 16 ^ turn) * 16 + d % 16] = token >= live ? 0xff : token == poison ? 0 : q;
+        }
+        ((float*)(to + 16 * dim))[t] = token >= live || token == poison ? __int_as_float(0x7fc00000) : scale;
     }
 }
 
@@ -43,35 +107,38 @@ __global__ void gather(const float* from, float* to, const u32* positions, u32 c
 }
 
 // Block: a position and a head. out: value and sum of p |v|, f64.
-__global__ void reference(const float* qkv, const bf16* k, const bf16* v, const u32* positions, double* out, u32 heads,
-                          u32 kv_heads, u32 dim, float scale) {
+__global__ void reference(const float* qkv, const float* k, const float* v, const float* sinks, const u32* positions, double* out,
+                          u32 heads, u32 kv_heads, u32 dim, float scale, u32 window, float cap) {
     extern __shared__ double p[];
     __shared__ double fold[128];
     u32 position = positions[blockIdx.x], head = blockIdx.y, kv_head = head / (heads / kv_heads), n = position + 1;
+    u32 first = window == 0 || window > position ? 0 : n - window;
     const float* q = qkv + ((u64)position * (heads + 2 * kv_heads) + head) * dim;
     double m = -1e300;
-    for (u32 j = threadIdx.x; j < n; j += 128) {
+    for (u32 j = first + threadIdx.x; j < n; j += 128) {
         double s = 0;
         for (u32 d = 0; d < dim; ++d) {
-            s += (double)__bfloat162float(__float2bfloat16_rn(q[d])) * (double)__bfloat162float(k[((u64)j * kv_heads + kv_head) * dim + d]);
+            s += (double)__bfloat162float(__float2bfloat16_rn(q[d])) * (double)k[((u64)j * kv_heads + kv_head) * dim + d];
         }
-        p[j] = s * scale;
+        p[j] = cap > 0 ? cap * tanh(s * scale / cap) : s * scale;
         m = max(m, p[j]);
     }
     fold[threadIdx.x] = m;
     __syncthreads();
     for (u32 i = 0; i < 128; ++i) m = max(m, fold[i]);
+    if (sinks) m = max(m, (double)sinks[head]);
     double l = 0;
-    for (u32 j = threadIdx.x; j < n; j += 128) l += p[j] = exp(p[j] - m);
+    for (u32 j = first + threadIdx.x; j < n; j += 128) l += p[j] = exp(p[j] - m);
     __syncthreads();
     fold[threadIdx.x] = l;
     __syncthreads();
     l = 0;
     for (u32 i = 0; i < 128; ++i) l += fold[i];
+    if (sinks) l += exp((double)sinks[head] - m);
     for (u32 d = threadIdx.x; d < dim; d += 128) {
         double o = 0, a = 0;
-        for (u32 j = 0; j < n; ++j) {
-            double x = p[j] * (double)__bfloat162float(v[((u64)j * kv_heads + kv_head) * dim + d]);
+        for (u32 j = first; j < n; ++j) {
+            double x = p[j] * (double)v[((u64)j * kv_heads + kv_head) * dim + d];
             o += x;
             a += fabs(x);
         }
@@ -81,28 +148,39 @@ __global__ void reference(const float* qkv, const bf16* k, const bf16* v, const 
     }
 }
 
-inline World make_world(u32 heads, u32 kv_heads, u32 dim, u32 n, u64 seed) {
-    World w{heads, kv_heads, dim, n, (n + 15) / 16, 0, 1.0f / sqrtf((float)dim)};
+inline World make_world(u32 heads, u32 kv_heads, u32 dim, u32 n, Kind kind, u64 seed) {
+    World w{heads, kv_heads, dim, n, kind, (n + 15) / 16, 0, 1.0f / sqrtf((float)dim)};
     w.blocks = w.blocks_per_slot + 5;
+    u64 values = (u64)n * kv_heads * dim;
     w.qkv = random_device<float>((u64)n * w.columns(), seed, 1.5f);
-    w.plain_k = random_device<bf16>((u64)n * kv_heads * dim, seed + 1, 1.2f);
-    w.plain_v = random_device<bf16>((u64)n * kv_heads * dim, seed + 2);
+    w.sinks = random_device<float>(heads, seed + 3, 2.0f);
+    w.plain_k = random_device<float>(values, seed + 1, 1.2f);
+    w.plain_v = random_device<float>(values, seed + 2);
+    w.read_k = device<float>(values);
+    w.read_v = device<float>(values);
     for (u32 i = 0; i < w.blocks; ++i) w.table.push_back(i);
     for (u32 i = w.blocks - 1; i > 0; --i) std::swap(w.table[i], w.table[hash32(seed * 77 + i) % (i + 1)]);
     w.table.resize(w.blocks_per_slot);
-    w.k = device<bf16>((u64)w.blocks * 16 * kv_heads * dim);
-    w.v = device<bf16>((u64)w.blocks * 16 * kv_heads * dim);
+    w.k = device<unsigned char>(w.blocks * w.block_bytes());
+    w.v = device<unsigned char>(w.blocks * w.block_bytes());
     u64 bytes = 262144 + (u64)SCRATCH_SLOTS * heads * (dim + 4) * 4;
     w.scratch = device<unsigned char>(bytes);
     CHECK(cudaMemset(w.scratch, 0, 262144));
     return w;
 }
 
-inline void set_live(World& w, u32 live) {
+inline void set_live(World& w, u32 live, u32 poison = ~0u) {
     u32* table = upload(w.table);
-    fill_pool<<<512, 256, 0, stream()>>>(w.k, w.plain_k, table, w.n, live, w.kv_heads, w.dim);
-    fill_pool<<<512, 256, 0, stream()>>>(w.v, w.plain_v, table, w.n, live, w.kv_heads, w.dim);
-    CHECK(cudaGetLastError());
+    for (bool keys : {true, false}) {
+        unsigned char* pool = keys ? w.k : w.v;
+        float *plain = keys ? w.plain_k : w.plain_v, *read = keys ? w.read_k : w.read_v;
+        if (w.kind.f8) {
+            fill_pool_f8<<<512, 256, 0, stream()>>>(pool, plain, read, table, w.n, live, w.kv_heads, w.dim, poison);
+        } else {
+            fill_pool<<<512, 256, 0, stream()>>>((bf16*)pool, plain, read, table, w.n, live, w.kv_heads, w.dim, poison, keys);
+        }
+        CHECK(cudaGetLastError());
+    }
     sync();
     CHECK(cudaFree(table));
 }
@@ -117,19 +195,19 @@ struct Kernel {
 
 inline u32 tiles(u32 n, u32 m) { return (n + m - 1) / m; }
 
-inline void call_attention(const World& w, Kernel kernel, const float* qkv, const bf16* k, const bf16* v, const u32* tables,
+inline void call_attention(const World& w, Kernel kernel, const float* qkv, const void* k, const void* v, const u32* tables,
                            u32 blocks_per_slot, bf16* a, const u32* step, u32 bucket, u32 slots) {
     u32 group = w.heads / w.kv_heads;
-    if (!kernel.tile) {
-        u32 y = w.kv_heads * tiles(group, 16), z = kernel.z ? kernel.z : tiles(512, bucket * w.kv_heads);
-        Where where{dim3(bucket, y, z), 160, kernel.stages * 512 * w.dim};
-        launch(w.dim == 128 ? (const void*)attention_split_128 : (const void*)attention_split_64, where, qkv, k, v, tables, a,
-               w.heads, w.kv_heads, w.dim, blocks_per_slot, w.scale, step, w.scratch);
+    u32 y = w.kv_heads * tiles(group, 16), z = kernel.z ? kernel.z : tiles(w.dim == 256 ? 264 : 512, bucket * w.kv_heads);
+    u32 stages = w.dim == 256 ? 1 : kernel.stages;
+    Where where{dim3(bucket, y, z), 160, stages * (w.kind.f8 ? 256 * (w.dim + 4) : 512 * w.dim)};
+    if (kernel.tile) where = {dim3(w.kv_heads, bucket / std::max(1u, 128 / group) + slots), 384, TILE_SHARED(w.dim)};
+    const void* f = attention_of(kernel.tile, w.kind.ext(), w.dim, w.kind.f8);
+    if (w.kind.ext()) {
+        launch(f, where, qkv, k, v, tables, (const float*)w.sinks, a, w.heads, w.kv_heads, w.dim, blocks_per_slot, w.kind.window,
+               (u32)w.kind.sinks, w.scale, w.kind.cap, step, w.scratch);
     } else {
-        u32 y = bucket / std::max(1u, 128 / group) + slots;
-        Where where{dim3(w.kv_heads, y), 384, TILE_SHARED(w.dim)};
-        launch(w.dim == 128 ? (const void*)attention_tile_128 : (const void*)attention_tile_64, where, qkv, k, v, tables, a,
-               w.heads, w.kv_heads, w.dim, blocks_per_slot, w.scale, step, w.scratch);
+        launch(f, where, qkv, k, v, tables, a, w.heads, w.kv_heads, w.dim, blocks_per_slot, w.scale, step, w.scratch);
     }
 }
 
@@ -143,7 +221,7 @@ inline void run_step(const World& w, Kernel kernel, const std::vector<Run>& runs
     }
     std::vector<u32> tables((u64)slots * w.blocks_per_slot, 0x7fffffff);
     for (const Run& r : runs) {
-        for (u32 i = 0; i <= (r.first + r.rows - 1) / 16; ++i) tables[(u64)r.slot * w.blocks_per_slot + i] = w.table[i];
+        for (u32 i = w.reach(r.first) / 16; i <= (r.first + r.rows - 1) / 16; ++i) tables[(u64)r.slot * w.blocks_per_slot + i] = w.table[i];
     }
     u32 rows = words.slots.size(), bucket = rows + rows % 3; // sometimes wider than the step
     u32 *step = words.upload(), *table = upload(tables), *positions = upload(words.positions);
@@ -195,8 +273,9 @@ inline double worst_of(const World& w, const std::vector<u32>& positions, const 
     u64 row = (u64)w.heads * w.dim;
     double* ref = device<double>(positions.size() * row * 2);
     CHECK(cudaFuncSetAttribute(reference, cudaFuncAttributeMaxDynamicSharedMemorySize, 160 * 1024));
-    reference<<<dim3(positions.size(), w.heads), 128, w.n * 8, stream()>>>(w.qkv, w.plain_k, w.plain_v, list, ref, w.heads,
-                                                                          w.kv_heads, w.dim, w.scale);
+    reference<<<dim3(positions.size(), w.heads), 128, w.n * 8, stream()>>>(
+        w.qkv, w.read_k, w.read_v, w.kind.sinks ? w.sinks : nullptr, list, ref, w.heads, w.kv_heads, w.dim, w.scale, w.kind.window,
+        w.kind.cap);
     CHECK(cudaGetLastError());
     std::vector<double> expected = download(ref, positions.size() * row * 2);
     double worst = 0;
@@ -213,8 +292,28 @@ inline double worst_of(const World& w, const std::vector<u32>& positions, const 
     return worst;
 }
 
-inline void check_attention(u32 heads, u32 kv_heads, u32 dim, u32 n, bool small) {
-    World w = make_world(heads, kv_heads, dim, n, 1000 + n + dim + heads);
+// A token whose values are no numbers makes NaN of the rows that reach it and leaves the rest alone.
+inline void check_poison(World& w, const std::vector<std::vector<uint16_t>>& out) {
+    u32 token = w.n / 2 + 3, first = token - 6, rows = 12;
+    if (w.kind.window != 0) rows = std::min(w.n - first, 12 + w.kind.window);
+    set_live(w, w.n, token);
+    for (bool tile : {false, true}) {
+        if (tile && (!use_tile() || w.dim == 256)) continue;
+        std::vector<std::vector<uint16_t>> got(w.n);
+        run_step(w, {tile, 0, 1}, {{0, first, rows}}, got);
+        bool good = true;
+        for (u32 p = first; p < first + rows; ++p) {
+            bool reached = p >= token && w.reach(p) <= token;
+            for (uint16_t v : got[p]) good = good && (!reached || (v & 0x7fff) > 0x7f80);
+            good = good && (reached || out[p].empty() || got[p] == out[p]);
+        }
+        verdict(good, tile ? "tile: NaN stays in its rows" : "split: NaN stays in its rows");
+    }
+}
+
+inline void check_attention(u32 heads, u32 kv_heads, u32 dim, u32 n, bool small, Kind kind = {}) {
+    World w = make_world(heads, kv_heads, dim, n, kind, 1000 + n + dim + heads);
+    bool with_tile = use_tile() && dim != 256;
     set_live(w, n);
     std::vector<std::vector<uint16_t>> out(n);
     int before = failures();
@@ -226,7 +325,7 @@ inline void check_attention(u32 heads, u32 kv_heads, u32 dim, u32 n, bool small)
     // Each odd position alone, with several splits.
     for (u32 p : odd) {
         for (Kernel k : {Kernel{false, 1, 1}, Kernel{false, 64, 1}, Kernel{false, 3, 2}}) run_step(w, k, {{0, p, 1}}, out);
-        if (use_tile()) run_step(w, {true}, {{0, p, 1}}, out);
+        if (with_tile) run_step(w, {true}, {{0, p, 1}}, out);
     }
     double worst = worst_of(w, odd, out);
     // Crowds.
@@ -235,11 +334,11 @@ inline void check_attention(u32 heads, u32 kv_heads, u32 dim, u32 n, bool small)
         for (u32 i = 0; i < rows; ++i) runs.push_back({i, i < odd.size() ? odd[i] : hash32(i * 31 + rows) % n, 1});
         run_step(w, {false, 0, 1}, runs, out);
         run_step(w, {false, 2, 2}, runs, out);
-        if (use_tile()) run_step(w, {true}, runs, out);
+        if (with_tile) run_step(w, {true}, runs, out);
     }
     // Whole and in chunks; then chunks of two sequences with decode rows between.
     for (bool tile : {false, true}) {
-        if (tile && !use_tile()) break;
+        if (tile && !with_tile) break;
         run_step(w, {tile, 0, 1}, {{0, 0, n}}, out);
         for (u32 chunk : small ? std::vector<u32>{17} : std::vector<u32>{200, 255, 1000}) {
             for (u32 p = 0; p < n; p += chunk) run_step(w, {tile, 0, 1}, {{0, p, std::min(chunk, n - p)}}, out);
@@ -254,8 +353,9 @@ inline void check_attention(u32 heads, u32 kv_heads, u32 dim, u32 n, bool small)
         u32 rows = std::min(live, 9u);
         run_step(w, {false, 0, 1}, {{0, live - rows, rows}}, out);
         run_step(w, {false, 64, 2}, {{0, live - 1, 1}}, out);
-        if (use_tile()) run_step(w, {true}, {{0, live - rows, rows}}, out);
+        if (with_tile) run_step(w, {true}, {{0, live - rows, rows}}, out);
     }
+    check_poison(w, out);
     std::vector<u32> counters = download((const u32*)w.scratch, 65536);
     for (u32 c : counters) {
         if (c) {
@@ -266,10 +366,26 @@ inline void check_attention(u32 heads, u32 kv_heads, u32 dim, u32 n, bool small)
     std::vector<u32> some = odd;
     for (u32 i = 0; i < 40; ++i) some.push_back(hash32(i + 5) % n);
     double all = worst_of(w, some, out);
-    printf("attention heads %u/%u dim %u n %u: error/bound %.3f (alone) %.3f (all), bit failures %d\n", heads, kv_heads, dim, n,
-           worst, all, failures() - before);
+    printf("attention %s heads %u/%u dim %u n %u window %u cap %g sinks %d: error/bound %.3f (alone) %.3f (all), bit failures %d\n", kind.f8 ? "e4m3" : "bf16", heads,
+           kv_heads, dim, n, kind.window, kind.cap, kind.sinks, worst, all, failures() - before);
     verdict(worst <= 1 && all <= 1, "attention error");
-    for (void* p : {(void*)w.qkv, (void*)w.plain_k, (void*)w.plain_v, (void*)w.k, (void*)w.v, (void*)w.scratch}) CHECK(cudaFree(p));
+    for (void* p : {(void*)w.qkv, (void*)w.sinks, (void*)w.plain_k, (void*)w.plain_v, (void*)w.read_k, (void*)w.read_v, (void*)w.k,
+                    (void*)w.v, (void*)w.scratch}) {
+        CHECK(cudaFree(p));
+    }
+}
+
+// Few launches that reach every path, for racecheck, which takes its time.
+inline void check_races() {
+    for (bool f8 : {false, true}) {
+        World w = make_world(8, 2, 128, 900, {f8 ? 300u : 0, 0, false, f8}, 5);
+        set_live(w, w.n);
+        std::vector<std::vector<uint16_t>> out(w.n);
+        run_step(w, {false, 64, 1}, {{0, 899, 1}, {1, 500, 3}}, out);
+        run_step(w, {false, 1, 2}, {{0, 899, 1}}, out);
+        run_step(w, {true}, {{0, 500, 70}}, out);
+        printf("%s: done\n", f8 ? "e4m3" : "bf16");
+    }
 }
 
 // Bytes read per second by plain 16-byte loads.
@@ -285,9 +401,99 @@ __global__ void read_all(const uint4* p, u64 n, u32* out) {
     if (x == 0x12345678) *out = x;
 }
 
+// Random bytes with scales of 0.01, a block of one head after the other.
+__global__ void fill_f8(u32* pool, u64 words, u32 dim, u32 seed) {
+    u32 per = 4 * (dim + 4);
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < words; i += (u64)gridDim.x * blockDim.x) {
+        pool[i] = i % per >= 4 * dim ? 0x3c23d70au : hash32(i * 2 + seed) & 0xb7b7b7b7u; // magnitudes up to 15
+    }
+}
+
+// Decode at 1 and 64 rows of 4096 tokens, and what serving meets most; bf16, e4m3, a window of 1024.
+inline void time_formats() {
+    const u32 HEADS = 32, KV = 8, DIM = 128, LAYERS = 36, ROWS = 8192;
+    u32 blocks = 49152; // 3.2 GB of bf16
+    u64 bytes = (u64)blocks * KV * 16 * DIM * 2;
+    unsigned char *k = (unsigned char*)random_device<bf16>(bytes / 2, 5), *v = (unsigned char*)random_device<bf16>(bytes / 2, 6);
+    unsigned char* scratch = device<unsigned char>(262144 + (u64)SCRATCH_SLOTS * HEADS * (DIM + 4) * 4);
+    CHECK(cudaMemset(scratch, 0, 262144));
+    float* qkv = random_device<float>((u64)ROWS * (HEADS + 2 * KV) * DIM, 7);
+    bf16* a = device<bf16>((u64)ROWS * HEADS * DIM);
+    u32* sink = device<u32>(1);
+    double read = 0;
+    for (u32 grid : {132 * 8, 132 * 16}) {
+        double us = time_us(2, [&] {
+            read_all<<<grid, 256, 0, stream()>>>((const uint4*)k, bytes / 16, sink);
+            read_all<<<grid, 256, 0, stream()>>>((const uint4*)v, bytes / 16, sink);
+        });
+        read = std::max(read, bytes / us / 1e6);
+    }
+    printf("read roofline %.3f TB/s\n", read);
+    std::vector<u32> order(blocks);
+    for (u32 i = 0; i < blocks; ++i) order[i] = i;
+    for (u32 i = blocks - 1; i > 0; --i) std::swap(order[i], order[hash32(i) % (i + 1)]);
+    for (Kind kind : {Kind{}, Kind{1024, 0, false, false}, Kind{0, 0, false, true}, Kind{1024, 50.0f, false, true}}) {
+        if (kind.f8 && kind.window == 0) {
+            for (unsigned char* pool : {k, v}) fill_f8<<<1024, 256, 0, stream()>>>((u32*)pool, bytes / 8, DIM, pool == k);
+        }
+        World w{HEADS, KV, DIM, 0, kind, 0, 0, 1.0f / sqrtf(128.0f)};
+        w.scratch = scratch;
+        u32 usable = kind.f8 ? blocks / 2 - 1 : blocks;
+        for (std::pair<u32, u32> shape : {std::pair<u32, u32>{1, 384}, {1, 4096}, {64, 384}, {64, 4096}, {256, 384}}) {
+            u32 rows = shape.first, context = shape.second;
+            u32 per = context / 16, sets = std::min(LAYERS, usable / (rows * per)), seen = kind.window ? std::min(kind.window, context) : context;
+            if (sets == 0) continue;
+            StepWords words;
+            for (u32 i = 0; i < rows; ++i) words.run(i, context - 1, 1);
+            u32* step = words.upload();
+            std::vector<u32*> tables;
+            for (u32 set = 0; set < sets; ++set) {
+                std::vector<u32> t;
+                for (u32 i = 0; t.size() < (size_t)rows * per; ++i) {
+                    u32 block = order[(set * rows * per + i) % blocks];
+                    if (block < usable) t.push_back(block);
+                }
+                tables.push_back(upload(t));
+            }
+            double floor = (double)rows * seen * KV * 2 * (kind.f8 ? DIM + 4 : 2 * DIM) / read / 1e6;
+            printf("decode %s window %4u: %3u x %4u: floor %6.2f us |", kind.f8 ? "e4m3" : "bf16", kind.window, rows, context, floor);
+            for (u32 stages : {1, 2, 4}) {
+                if (stages == 4 && !kind.f8) continue;
+                double us = time_us(LAYERS, [&] {
+                    for (u32 layer = 0; layer < LAYERS; ++layer) {
+                        call_attention(w, {false, 0, stages}, qkv, k, v, tables[layer % sets], per, a, step, rows, rows);
+                    }
+                }, 5);
+                printf(" %u stages %.2f (%.0f%%)", stages, us, 100 * floor / us);
+            }
+            printf("\n");
+            CHECK(cudaFree(step));
+            for (u32* t : tables) CHECK(cudaFree(t));
+        }
+        for (u32 rows : {2048, 8192}) {
+            u32 per = rows / 16;
+            StepWords words;
+            words.run(0, 0, rows);
+            std::vector<u32> t(order.begin(), order.begin() + per);
+            for (u32& block : t) block %= usable;
+            u32 *step = words.upload(), *table = upload(t);
+            double us = time_us(4, [&] {
+                for (u32 i = 0; i < 4; ++i) call_attention(w, {true}, qkv, k, v, table, per, a, step, rows, 1);
+            }, 5);
+            double pairs = 0;
+            for (u32 p = 0; p < rows; ++p) pairs += p + 1 - w.reach(p);
+            printf("prefill %s window %u: %u rows %.1f us, %.0f TFLOP/s\n", kind.f8 ? "e4m3" : "bf16", kind.window, rows, us,
+                   4.0 * HEADS * DIM * pairs / us / 1e6);
+            CHECK(cudaFree(step));
+            CHECK(cudaFree(table));
+        }
+    }
+    for (void* p : {(void*)k, (void*)v, (void*)qkv, (void*)a, (void*)scratch}) CHECK(cudaFree(p));
+}
+
 inline void time_attention() {
     const u32 HEADS = 32, KV = 8, DIM = 128, LAYERS = 36;
-    World w{HEADS, KV, DIM, 0, 0, 0, 1.0f / sqrtf(128.0f)};
+    World w{HEADS, KV, DIM, 0, {}, 0, 0, 1.0f / sqrtf(128.0f)};
     u32 blocks = 8 * 256 * 24; // eight layers' worth of 256 sequences of 384 tokens: 1.6 GB for K, as much for V
     u64 values = (u64)blocks * 16 * KV * DIM;
     bf16 *k = random_device<bf16>(values, 5), *v = random_device<bf16>(values, 6);

@@ -9,9 +9,11 @@ void rmsnorm_bf16(const float*, const float*, bf16*, u32, float, u32, const u32*
 void rmsnorm_bf16_wide(const float*, const float*, bf16*, u32, float, u32, const u32*);
 void add_rmsnorm_bf16_wide(float*, const float*, const float*, bf16*, u32, float, const u32*);
 void add_rmsnorm_bf16(float*, const float*, const float*, bf16*, u32, float, const u32*);
-void qk_norm_rope_kv_write(float*, const float*, const float*, const float*, bf16*, bf16*, const u32*, u32, u32, u32, u32, float,
-                           u32, const u32*);
-void rope_kv_write(float*, const float*, bf16*, bf16*, const u32*, u32, u32, u32, u32, u32, const u32*);
+#define ROPE_KV_WRITE(SUFFIX)                                                                                             \
+    void qk_norm_rope_kv_write##SUFFIX(float*, const float*, const float*, const float*, void*, void*, const u32*, u32, u32, u32, \
+                                       u32, float, u32, const u32*);                                                      \
+    void rope_kv_write##SUFFIX(float*, const float*, void*, void*, const u32*, u32, u32, u32, u32, u32, const u32*);
+ROPE_KV_WRITE() ROPE_KV_WRITE(_wide) ROPE_KV_WRITE(_f8) ROPE_KV_WRITE(_f8_wide)
 void embed_bf16_packed(const bf16*, float*, u32, u32, float, const u32*);
 void gather_rows_vec(const float*, const float*, float*, u32, u32, const u32*);
 void to_bf16(const float*, bf16*, u32, u32, const u32*);
@@ -74,7 +76,7 @@ inline void check_norm(u32 cols, u32 rows) {
     for (void* p : {(void*)x, (void*)d, (void*)w, (void*)y, (void*)z, (void*)step}) CHECK(cudaFree(p));
 }
 
-inline void check_rope(bool norm, u32 heads, u32 kv_heads, u32 dim, u32 rot, u32 rows) {
+inline void check_rope(bool norm, u32 heads, u32 kv_heads, u32 dim, u32 rot, u32 rows, bool f8 = false) {
     u32 all = heads + 2 * kv_heads, blocks = 40, slots = 3, per = 12;
     StepWords words;
     words.run(2, 5, rows / 2);
@@ -83,22 +85,35 @@ inline void check_rope(bool norm, u32 heads, u32 kv_heads, u32 dim, u32 rot, u32
     u32 bucket = rows + 1, *step = words.upload();
     float* qkv = random_device<float>((u64)bucket * all * dim, dim + rows, 2.0f);
     float *qw = random_device<float>(dim, 8), *kw = random_device<float>(dim, 9), *cs = random_device<float>((u64)bucket * rot, 10);
-    u64 pool = (u64)blocks * kv_heads * 16 * dim;
-    bf16 *k = device<bf16>(pool), *v = device<bf16>(pool);
+    u64 pool = (u64)blocks * kv_heads * 16 * (f8 ? dim + 4 : 2 * dim);
+    unsigned char *k = device<unsigned char>(pool), *v = device<unsigned char>(pool);
+    // One value of a token's last head is no number, one of another's is too large for the format.
+    float bad[2] = {NAN, 3.4e38f};
+    for (u32 i = 0; i < 2; ++i) {
+        float* at = qkv + ((u64)(i + 1) * all + all - 1 - i * (kv_heads - 1)) * dim + 3 + i;
+        CHECK(cudaMemcpy(at, bad + i, 4, cudaMemcpyHostToDevice));
+    }
     std::vector<u32> tables(slots * per);
     for (u32 i = 0; i < tables.size(); ++i) tables[i] = (i * 7 + 3) % blocks;
     u32* table = upload(tables);
     std::vector<float> x = download(qkv, (u64)bucket * all * dim), hq = download(qw, dim), hk = download(kw, dim), hc = download(cs, (u64)bucket * rot);
     float eps = 1e-6f;
-    Where where{dim3(bucket, (all + 15) / 16), 256};
+    Where where{dim3(bucket, ((heads + 1) / 2 + kv_heads + 7) / 8), 256};
     if (norm) {
-        launch((void*)qk_norm_rope_kv_write, where, qkv, (const float*)qw, (const float*)kw, (const float*)cs, k, v, (const u32*)table,
+        const void* f = dim == 256 ? f8 ? (void*)qk_norm_rope_kv_write_f8_wide : (void*)qk_norm_rope_kv_write_wide
+                        : f8       ? (void*)qk_norm_rope_kv_write_f8
+                                   : (void*)qk_norm_rope_kv_write;
+        launch(f, where, qkv, (const float*)qw, (const float*)kw, (const float*)cs, k, v, (const u32*)table,
                heads, kv_heads, dim, rot, eps, per, (const u32*)step);
     } else {
-        launch((void*)rope_kv_write, where, qkv, (const float*)cs, k, v, (const u32*)table, heads, kv_heads, dim, rot, per, (const u32*)step);
+        const void* f = dim == 256 ? f8 ? (void*)rope_kv_write_f8_wide : (void*)rope_kv_write_wide
+                        : f8       ? (void*)rope_kv_write_f8
+                                   : (void*)rope_kv_write;
+        launch(f, where, qkv, (const float*)cs, k, v, (const u32*)table, heads, kv_heads, dim, rot, per, (const u32*)step);
     }
     std::vector<float> eq = x;
-    std::vector<uint16_t> ek(pool, 0xffff), ev(pool, 0xffff);
+    std::vector<unsigned char> ek(pool, 0xff), ev(pool, 0xff);
+    std::vector<std::vector<float>> rotated(all);
     for (u32 r = 0; r < rows; ++r) {
         u32 position = words.positions[r], block = tables[words.slots[r] * per + position / 16], t = position % 16;
         for (u32 h = 0; h < all; ++h) {
@@ -118,21 +133,43 @@ inline void check_rope(bool norm, u32 heads, u32 kv_heads, u32 dim, u32 rot, u32
                     at[j + rot / 2] = bc + as;
                 }
             }
-            for (u32 d = 0; d < dim; ++d) {
-                if (h < heads) {
-                    eq[((u64)r * all + h) * dim + d] = at[d];
-                } else {
-                    u32 head = (h - heads) % kv_heads;
+            if (h < heads) memcpy(&eq[((u64)r * all + h) * dim], at, dim * 4);
+            rotated[h].assign(at, at + dim);
+        }
+        for (u32 head = 0; head < kv_heads; ++head) {
+            bool poison = false;
+            for (float x : rotated[heads + kv_heads + head]) poison = poison || (to_bits(x) & 0x7fff) >= 0x7f80;
+            for (bool keys : {true, false}) {
+                const std::vector<float>& x = rotated[heads + (keys ? 0 : kv_heads) + head];
+                unsigned char* to = (keys ? ek : ev).data();
+                if (f8) {
+                    to += ((u64)block * kv_heads + head) * 16 * (dim + 4);
+                    float top = 0.0f;
+                    bool good = true;
+                    for (float v : x) good = good && std::isfinite(v), top = std::max(top, fabsf(v));
+                    float scale = good ? top / 448.0f : NAN, inverse = good ? 1.0f / scale : 0.0f;
+                    u32 bits = 0x7fc00000;
+                    if (good) memcpy(&bits, &scale, 4);
+                    memcpy(to + 16 * dim + 4 * t, &bits, 4);
+                    for (u32 d = 0; d < dim; ++d) {
+                        u32 turn = dim == 64 ? t / 2 % 4 : t % 8;
+                        to[t * dim + (d / 16 ^ turn) * 16 + d % 16] =
+                            good ? __nv_cvt_float_to_fp8(x[d] * inverse, __NV_SATFINITE, __NV_E4M3) : 0;
+                    }
+                    continue;
+                }
+                for (u32 d = 0; d < dim; ++d) {
                     u64 atom = (((u64)block * kv_heads + head) * 2 + t / 8) * (dim / 64) + d / 64;
-                    u64 to = atom * 512 + t % 8 * 64 + (d % 64 / 8 ^ t % 8) * 8 + d % 8;
-                    (h < heads + kv_heads ? ek : ev)[to] = to_bits(at[d]);
+                    u64 at = atom * 512 + t % 8 * 64 + (d % 64 / 8 ^ t % 8) * 8 + d % 8;
+                    uint16_t value = poison ? keys ? 0x7fff : 0 : to_bits(x[d]);
+                    memcpy(to + 2 * at, &value, 2);
                 }
             }
         }
     }
     verdict(same(eq, download(qkv, eq.size())), norm ? "qk_norm_rope_kv_write: queries" : "rope_kv_write: queries");
-    verdict(same(ek, download((uint16_t*)k, pool)), norm ? "qk_norm_rope_kv_write: keys" : "rope_kv_write: keys");
-    verdict(same(ev, download((uint16_t*)v, pool)), norm ? "qk_norm_rope_kv_write: values" : "rope_kv_write: values");
+    verdict(same(ek, download(k, pool)), norm ? "qk_norm_rope_kv_write: keys" : "rope_kv_write: keys");
+    verdict(same(ev, download(v, pool)), norm ? "qk_norm_rope_kv_write: values" : "rope_kv_write: values");
     for (void* p : {(void*)qkv, (void*)qw, (void*)kw, (void*)cs, (void*)k, (void*)v, (void*)table, (void*)step}) CHECK(cudaFree(p));
 }
 
@@ -186,10 +223,13 @@ inline void check_rows(bool small) {
     for (u32 cols : small ? std::vector<u32>{1024} : std::vector<u32>{64, 1000, 1024, 4096, 5120, 12288, 16384}) {
         for (u32 rows : {1u, 3u, 17u}) check_norm(cols, rows);
     }
-    for (u32 dim : {64u, 128u}) {
+    for (u32 dim : {64u, 128u, 256u}) {
         for (bool norm : {false, true}) {
-            check_rope(norm, 8, 2, dim, dim, 17);
-            check_rope(norm, 6, 1, dim, dim / 2, 3);
+            for (bool f8 : {false, true}) {
+                check_rope(norm, 8, 2, dim, dim, 17, f8);
+                check_rope(norm, 6, 1, dim, dim / 2, 3, f8);
+                check_rope(norm, 5, 5, dim, dim, 9, f8);
+            }
         }
     }
     check_moves(4096, 17);
@@ -217,7 +257,7 @@ inline void time_rows() {
         });
         double rope = time_us(N, [&] {
             for (u32 i = 0; i < N; ++i)
-                launch((void*)qk_norm_rope_kv_write, {dim3(rows, 3), 256}, qkv, (const float*)w, (const float*)w, (const float*)cs, k, v,
+                launch((void*)qk_norm_rope_kv_write, {dim3(rows, 3), 256}, qkv, (const float*)w, (const float*)w, (const float*)cs, (void*)k, (void*)v,
                        (const u32*)table, 32u, 8u, 128u, 128u, 1e-6f, 512u, (const u32*)step);
         });
         double convert = time_us(N, [&] {

@@ -200,7 +200,49 @@ inline void check_sample(u32 vocab, u32 rows, float spread) {
     for (void* p : {(void*)logits, (void*)step, (void*)token, (void*)top, (void*)status, (void*)logprob, (void*)scratch}) CHECK(cudaFree(p));
 }
 
+extern "C" void sample_f32(float*, u32*, float*, u32*, u32*, u32, const u32*);
+
+// The plain sampler where a band is shorter than the alternatives, and where tokens are banned.
+inline void check_plain_sample() {
+    const u32 VOCAB = 5000, ROWS = 5, FEW = 3;
+    float infinity = INFINITY;
+    std::vector<float> x((u64)ROWS * VOCAB, 1.0f);
+    for (u32 r = 0; r < ROWS; ++r) {
+        for (u32 i = 0; i < FEW; ++i) x[(u64)r * VOCAB + 4000 + i] = 10.0f;
+    }
+    x[4ull * VOCAB + 17] = NAN;
+    StepWords words;
+    words.run(0, 0, ROWS);
+    for (u32 r = 0; r < ROWS; ++r) {
+        words.logits.push_back(r);
+        std::vector<u32> row = sample_row(r == 2 ? 0.7f : 0.0f, 1, 0, 0, 20, r);
+        u32 banned = r == 1 || r == 2 ? FEW : r == 3 ? VOCAB : 0; // the best three; all
+        row[15] = words.bias.size() / 2;
+        row[16] = banned;
+        for (u32 i = 0; i < banned; ++i) {
+            words.bias.push_back(r == 3 ? i : 4000 + i);
+            words.bias.push_back(bits_of(-infinity));
+        }
+        words.sampling.insert(words.sampling.end(), row.begin(), row.end());
+    }
+    float *logits = upload(x), *logprob = device<float>(ROWS);
+    u32 *token = device<u32>(ROWS), *top = device<u32>(ROWS * 40), *status = device<u32>(ROWS), *step = words.upload();
+    launch((void*)sample_f32, {dim3(ROWS), 1024, 0, false}, logits, token, logprob, top, status, VOCAB, (const u32*)step);
+    std::vector<u32> t = download(token, ROWS), s = download(status, ROWS), a = download(top, ROWS * 40);
+    std::vector<float> l = download(logprob, ROWS), after = download(logits, x.size());
+    verdict(s == std::vector<u32>({0, 0, 0, 2, 1}), "plain sample: status");
+    verdict(t[0] == 4000 && t[1] == 0 && (t[2] < 4000 || t[2] >= 4000 + FEW) && t[3] == 0 && t[4] == 0, "plain sample: tokens");
+    bool good = std::isnan(l[3]) && std::isnan(l[4]) && l[1] < -8.0f && l[0] < -1.0f && l[0] > -2.5f;
+    for (u32 r = 0; r < 4; ++r) {
+        for (u32 i = 0; i < 20; ++i) good = good && a[r * 40 + 2 * i] == (i < FEW ? 4000 + i : i - FEW);
+    }
+    verdict(good, "plain sample: alternatives and log-probabilities");
+    verdict(memcmp(after.data(), x.data(), x.size() * 4) == 0, "plain sample: logits as they were");
+    for (void* p : {(void*)logits, (void*)logprob, (void*)token, (void*)top, (void*)status, (void*)step}) CHECK(cudaFree(p));
+}
+
 inline void check_samples(bool small) {
+    check_plain_sample();
     if (small) return check_sample(5000, 14, 3.0f);
     check_sample(151936, 24, 3.0f);
     check_sample(151936, 3, 0.3f);

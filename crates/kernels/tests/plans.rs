@@ -180,11 +180,8 @@ fn plans_have_their_kernels_and_kernels_have_a_plan() {
         for (family, shape) in models() {
             let instance = instance(&library, family, shape);
             for weights in formats.clone() {
-                for (kv, fuse) in PLAIN
-                    .map(|kv| [(kv, true), (kv, false)])
-                    .into_iter()
-                    .flatten()
-                {
+                let pools = metrale_core::kv::FORMATS.into_iter();
+                for (kv, fuse) in pools.flat_map(|kv| [(kv, true), (kv, false)]) {
                     let plan = plan(&library, &instance, &class, weights, kv, fuse);
                     let launched = plan.groups.iter().flat_map(|g| &g.points).map(|(_, id)| id);
                     let parts = || plan.weights.iter().flat_map(|w| &w.parts);

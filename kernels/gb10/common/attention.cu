@@ -10,9 +10,9 @@
 // attention_ext takes the keys from max(0, position + 1 - window) on (window 0: from 0) with the same absolute borders, leaves
 // out cuts and steps without a key in reach, caps scores (c * tanh(score / c), c > 0) and ends with the head's sink s, if there
 // is one: M' = max(M, s), a = exp(M - M'), L = L * a + exp(s - M'), O = O * a.
+// Spec cut256_step16_scaled: keys and values q * scale, rounded to f32, then the same.
 // After Milakov and Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867.
-#include "numeric.cuh"
-#include "step.cuh"
+#include "kv_tokens.cuh"
 
 constexpr u32 CUT = 256;
 constexpr u32 THREADS = 128; // 16 keys by 8 lanes
@@ -51,12 +51,12 @@ __device__ void attention(const float* qkv, const T* k, const T* v, const u32* t
         for (u32 first = max(begin, reach / KV_BLOCK * KV_BLOCK); first < end; first += KV_BLOCK) {
             u32 skip = max(reach, first) - first, n = min(KV_BLOCK, end - first), block; // keys skip..n of the block
             if (!block_of(step, tables, blocks_per_slot, slot, first, &block)) return; // the same in all threads
-            u64 at = ((u64)block * kv_heads + kv_head) * KV_BLOCK * dim;
+            u64 at = (u64)block * kv_heads + kv_head;
+            Tokens<const T> keys(k, at, dim), values(v, at, dim);
             __syncthreads(); // q is there; the last step's scores and weights are read
             float dot = 0.0f;
             if (key >= skip && key < n) {
-                const T* keys = k + at + (u64)key * dim;
-                for (u32 i = lane; i < dim; i += 8) dot = fmaf(q[i], to_f32(keys[i]), dot);
+                for (u32 i = lane; i < dim; i += 8) dot = fmaf(q[i], keys.get(key, i), dot);
             }
             dot = fold_lanes8(dot);
             if (lane == 0) {
@@ -75,7 +75,7 @@ __device__ void attention(const float* qkv, const T* k, const T* v, const u32* t
                 u32 d = threadIdx.x + i * THREADS;
                 if (d >= dim) break;
                 float acc = o[i] * c;
-                for (u32 j = skip; j < n; ++j) acc = fmaf(weights[j], to_f32(v[at + (u64)j * dim + d]), acc);
+                for (u32 j = skip; j < n; ++j) acc = fmaf(weights[j], values.get(j, d), acc);
                 o[i] = acc;
             }
             m = m_new;
@@ -99,13 +99,13 @@ __device__ void attention(const float* qkv, const T* k, const T* v, const u32* t
 }
 
 #define ATTENTION(NAME, EXT_NAME, T)                                                                                \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                                           \
+    extern "C" __global__ void __launch_bounds__(THREADS, 8)                                                         \
         NAME(const float* qkv, const T* k, const T* v, const u32* tables, float* a, u32 heads, u32 kv_heads,        \
              u32 head_dim, u32 blocks_per_slot, float scale, const u32* s) {                                        \
         Extension none{0, nullptr, 0.0f};                                                                           \
         attention(qkv, k, v, tables, a, heads, kv_heads, head_dim, blocks_per_slot, scale, none, Step{s});          \
     }                                                                                                               \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                                           \
+    extern "C" __global__ void __launch_bounds__(THREADS, 8)                                                         \
         EXT_NAME(const float* qkv, const T* k, const T* v, const u32* tables, const float* sinks, float* a,         \
                  u32 heads, u32 kv_heads, u32 head_dim, u32 blocks_per_slot, u32 window, u32 has_sinks,             \
                  float scale, float softcap, const u32* s) {                                                        \
@@ -116,3 +116,5 @@ __device__ void attention(const float* qkv, const T* k, const T* v, const u32* t
 ATTENTION(attention_f32, attention_ext_f32, float)
 ATTENTION(attention_bf16, attention_ext_bf16, bf16)
 ATTENTION(attention_f16, attention_ext_f16, f16)
+ATTENTION(attention_i8, attention_ext_i8, Int8)
+ATTENTION(attention_e4m3, attention_ext_e4m3, E4m3)

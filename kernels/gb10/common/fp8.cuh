@@ -19,13 +19,14 @@ __host__ __device__ inline u64 f8_pitch(u32 cols, u32 scales) { return f8_scales
 // A magnitude as bits, which order as magnitudes do, a NaN above infinity.
 __device__ inline u32 magnitude(float v) { return __float_as_uint(v) & 0x7fffffffu; }
 
-// s, and what values are multiplied by (0: all q are 0), of the largest magnitude.
-__device__ inline void scale_for(u32 bits, float* scale, float* inverse) {
-    float s = __fdiv_rn(__uint_as_float(bits), 448.0f), r = __fdiv_rn(1.0f, s);
+// s, and what values are multiplied by (0: all q are 0), of the largest magnitude, which becomes `most`.
+__device__ inline void scale_to(u32 bits, float most, float* scale, float* inverse) {
+    float s = __fdiv_rn(__uint_as_float(bits), most), r = __fdiv_rn(1.0f, s);
     bool finite = bits < 0x7f800000u, usable = __float_as_uint(r) < 0x7f800000u;
     *scale = finite ? s : __uint_as_float(0x7fc00000u);
     *inverse = finite && usable ? r : 0.0f;
 }
+__device__ inline void scale_for(u32 bits, float* scale, float* inverse) { scale_to(bits, 448.0f, scale, inverse); }
 
 // Two values, nearest even, saturating; the first in the low byte.
 __device__ inline u32 e4m3_pair(float low, float high) {

@@ -15,6 +15,9 @@
 // attention_ext_bf16 (same spec name, stated in FAMILIES.toml) adds: keys before max(0, position + 1 - window) have s = -inf, too;
 // with a cap c > 0 a score becomes fma(-2 c, rcp(1 + ex2(s * r)), c), r = scale * 2.88539008 / c, rcp = rcp.approx.ftz.f32, and
 // t = 1.44269504: c * tanh of the scaled score; a sink z ends it: L = L + ex2(fma(M, -t, z * 1.44269504)).
+// Spec cut256_step128_f8, of pools in e4m3 with a scale per token and head: q is rounded to f16 instead; a score is the chain over q
+// and the e4m3 key, both in f16, times the key's scale, rounded to f32; of each 16 dims the chain's step takes 0, 1, 4, 5, 8, 9, 12, 13, then the others; the
+// weight that multiplies a value is bf16(p * the value's scale), the product rounded to f32; the rest is the same.
 // Keys past the position are never loaded unless they stand in the block of one that is; their values never count. A step
 // or a cut without a key of the row is an exact identity, so any tile of rows gives the bits of a row alone. Blocks before the
 // reach of a tile's first row are not loaded.
@@ -31,9 +34,11 @@ constexpr u32 STEP_KEYS = 128;
 constexpr u32 STEP_BLOCKS = STEP_KEYS / KV_BLOCK;
 constexpr float LOG2_E_F32 = 1.44269504f;
 
-// Shared memory of a step of K or V: the atoms of its keys as in the pool.
-template <u32 DIM>
-constexpr u32 STEP_BYTES = STEP_KEYS * DIM * 2;
+// Shared memory of a step of K or V: the blocks of its keys as in the pool.
+template <u32 DIM, bool F8 = false>
+constexpr u32 BLOCK_BYTES = F8 ? f8_block_bytes(DIM) : KV_BLOCK * DIM * 2;
+template <u32 DIM, bool F8 = false>
+constexpr u32 STEP_BYTES = STEP_BLOCKS * BLOCK_BYTES<DIM, F8>;
 // Bytes between groups of 8 keys.
 template <u32 DIM>
 constexpr u32 GROUP_BYTES = DIM / PANEL_DIMS * ATOM_BYTES;
@@ -104,6 +109,20 @@ __device__ inline void barrier_expect(u32 barrier, u32 bytes) {
 __device__ inline void barrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+// The warp has read what `barrier` guards against the next copy: its lanes meet, then one arrives, which releases what the lanes
+// did before they met. compute-sanitizer's racecheck follows an arrival for the arriving lane alone and reports the reads of the
+// other 31 as hazards. With EVERY_LANE_ARRIVES (bench/h200/attention/build.sh) each lane arrives for itself: the same order,
+// which the tool can follow.
+#ifdef EVERY_LANE_ARRIVES
+constexpr u32 WARP_ARRIVALS = 32;
+__device__ inline void warp_arrive(u32 barrier) { barrier_arrive(barrier); }
+#else
+constexpr u32 WARP_ARRIVALS = 1;
+__device__ inline void warp_arrive(u32 barrier) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(barrier);
+}
+#endif
 __device__ inline void barrier_wait(u32 barrier, u32 parity) {
     asm volatile("{\n"
                  ".reg .pred done;\n"
@@ -127,9 +146,9 @@ __device__ inline void bulk_load(u32 to, const void* from, u32 bytes, u32 barrie
 }
 
 // One warp brings blocks `first` to `end` of a step into `to`, a lane a block of the pool (`block` is the lane's).
-template <u32 DIM>
-__device__ inline void load_step(u32 to, const bf16* pool, u32 kv_heads, u32 head, u32 block, u32 first, u32 end, u32 barrier) {
-    constexpr u32 BYTES = KV_BLOCK * DIM * 2;
+template <u32 DIM, bool F8 = false>
+__device__ inline void load_step(u32 to, const void* pool, u32 kv_heads, u32 head, u32 block, u32 first, u32 end, u32 barrier) {
+    constexpr u32 BYTES = BLOCK_BYTES<DIM, F8>;
     u32 lane = threadIdx.x % 32;
     if (lane == 0) barrier_expect(barrier, (end - first) * BYTES);
     __syncwarp();
@@ -144,4 +163,33 @@ __device__ inline void clear_values(unsigned char* memory, u32 keys, u32 end, u3
     for (u32 j = thread; j < (end - keys) * (DIM / 8); j += threads) {
         *(uint4*)(memory + atom_offset(DIM, keys + j / (DIM / 8), j % (DIM / 8) * 8)) = make_uint4(0, 0, 0, 0);
     }
+}
+
+// Two e4m3 as bf16, exactly: those in the high bytes of the halves. What e4m3 calls NaN becomes 480; the pool has none.
+__device__ inline u32 widen(u32 halves) {
+    u32 bits = (halves >> 4 & 0x07f007f0u) | (halves & 0x80008000u), y; // 2^-120 times the value
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(bits), "r"(0x7b807b80u));
+    return y;
+}
+// Bytes 0 and 1, bytes 2 and 3.
+__device__ inline u32 widen_low(u32 bytes) { return widen(__byte_perm(bytes, 0, 0x1404)); }
+__device__ inline u32 widen_high(u32 bytes) { return widen(__byte_perm(bytes, 0, 0x3424)); }
+
+// The same two pairs as f16: one instruction, but f16 has not the range that weights times scales need.
+__device__ inline u32 half_pair(unsigned short bytes) {
+    u32 y;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"(bytes));
+    return y;
+}
+__device__ inline u32 half_low(u32 bytes) { return half_pair((unsigned short)bytes); }
+__device__ inline u32 half_high(u32 bytes) { return half_pair((unsigned short)(bytes >> 16)); }
+__device__ inline u32 pack_f16(float low, float high) {
+    __half2 both = __floats2half2_rn(low, high);
+    return *(u32*)&both;
+}
+
+// Byte offset of key `key`'s scale in a step of e4m3.
+template <u32 DIM>
+__device__ inline u32 scale_offset(u32 key) {
+    return key / KV_BLOCK * BLOCK_BYTES<DIM, true> + KV_BLOCK * DIM + key % KV_BLOCK * 4;
 }

@@ -23,6 +23,13 @@ constexpr u32 SLOTS = 2048; // partials for all heads of a row and a cut
 constexpr u32 COUNTERS = 65536;
 constexpr u32 MAX_STAGES = 4;
 
+__device__ inline void mma_f16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 __device__ inline void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};"
@@ -101,8 +108,16 @@ struct State {
     }
 };
 
-template <u32 DIM, bool EXT>
-__device__ void attention(const float* qkv, const bf16* k, const bf16* v, const u32* tables, bf16* a, u32 heads, u32 kv_heads,
+__device__ inline void load_matrix_pair_transposed(u32 (&r)[4], u32 address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(address)
+                 : "memory");
+}
+
+// F8: the pools are e4m3. A lane's columns of a pair of n8 tiles are then dims 4 quad to 4 quad + 3 of its 16.
+template <u32 DIM, bool EXT, bool F8>
+__device__ void attention(const float* qkv, const void* k, const void* v, const u32* tables, bf16* a, u32 heads, u32 kv_heads,
                           u32 blocks_per_slot, float scale, Extension ext, Step step, unsigned char* scratch) {
     constexpr u32 TILES = DIM / 32;  // n8 tiles of a warp's dims
     constexpr u32 CHAIN = DIM / 16;  // k16 steps of a score
@@ -141,15 +156,15 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
     u32 cut_begin = blockIdx.z * cuts / splits, cut_end = (blockIdx.z + 1) * cuts / splits;
     u32 bytes;
     asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
-    u32 stages = min(MAX_STAGES, bytes / (2 * STEP_BYTES<DIM>));
+    u32 stages = min(MAX_STAGES, bytes / (2 * STEP_BYTES<DIM, F8>));
     u32 base = shared_address(ring), full_k = shared_address(s.full_k), full_v = shared_address(s.full_v);
     u32 empty_k = shared_address(s.empty_k), empty_v = shared_address(s.empty_v);
     if (threadIdx.x == 0) {
         for (u32 i = 0; i < stages; ++i) {
             barrier_init(full_k + 8 * i, 1);
             barrier_init(full_v + 8 * i, 1);
-            barrier_init(empty_k + 8 * i, 4);
-            barrier_init(empty_v + 8 * i, 4);
+            barrier_init(empty_k + 8 * i, 4 * WARP_ARRIVALS);
+            barrier_init(empty_v + 8 * i, 4 * WARP_ARRIVALS);
         }
         barrier_init_fence();
     }
@@ -172,7 +187,7 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
         u32 block = 0;
         for (u32 i = 0; i < steps; ++i) {
             u32 at = i % stages, parity = (i / stages & 1) ^ 1; // an unused stage counts as empty
-            u32 to = base + at * 2 * STEP_BYTES<DIM>, next = 0;
+            u32 to = base + at * 2 * STEP_BYTES<DIM, F8>, next = 0;
             if (!waited && (i >= stages || (first_key + i * STEP_KEYS) / KV_BLOCK + blocks_in(i) > old_blocks)) {
                 pdl_wait();
                 waited = true;
@@ -180,9 +195,10 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
             if (i == 0 && lane < blocks_in(0)) block = table[lane];
             if (i + 1 < steps && lane < blocks_in(i + 1)) next = table[(i + 1) * STEP_BLOCKS + lane];
             barrier_wait(empty_k + 8 * at, parity);
-            load_step<DIM>(to, k, kv_heads, kv_head, block, i == 0 ? skip : 0, blocks_in(i), full_k + 8 * at);
+            load_step<DIM, F8>(to, k, kv_heads, kv_head, block, i == 0 ? skip : 0, blocks_in(i), full_k + 8 * at);
             barrier_wait(empty_v + 8 * at, parity);
-            load_step<DIM>(to + STEP_BYTES<DIM>, v, kv_heads, kv_head, block, i == 0 ? skip : 0, blocks_in(i), full_v + 8 * at);
+            load_step<DIM, F8>(to + STEP_BYTES<DIM, F8>, v, kv_heads, kv_head, block, i == 0 ? skip : 0, blocks_in(i),
+                               full_v + 8 * at);
             block = next;
         }
         return;
@@ -199,13 +215,13 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
         u32 at_row = used ? i / tile_heads : 0, head = first_head + (used ? i % tile_heads : 0);
         position[h] = r.first + at_row;
         from_key[h] = EXT ? ext.reach(position[h]) : 0;
-        const float* from = qkv + ((u64)(row + at_row) * (heads + 2 * kv_heads) + head) * DIM + 2 * quad;
+        const float* from = qkv + ((u64)(row + at_row) * (heads + 2 * kv_heads) + head) * DIM + (F8 ? 4 : 2) * quad;
 #pragma unroll
         for (u32 c = 0; c < CHAIN; ++c) {
             float2 low = used ? *(const float2*)(from + 16 * c) : make_float2(0.0f, 0.0f);
-            float2 high = used ? *(const float2*)(from + 16 * c + 8) : make_float2(0.0f, 0.0f);
-            q[c][h] = pack_bf16(low.x, low.y);
-            q[c][2 + h] = pack_bf16(high.x, high.y);
+            float2 high = used ? *(const float2*)(from + 16 * c + (F8 ? 2 : 8)) : make_float2(0.0f, 0.0f);
+            q[c][h] = F8 ? pack_f16(low.x, low.y) : pack_bf16(low.x, low.y);
+            q[c][2 + h] = F8 ? pack_f16(high.x, high.y) : pack_bf16(high.x, high.y);
         }
     }
 
@@ -223,9 +239,15 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
             if (pair + 8 * h >= pairs) continue;
             float* to = partial_at(pair + 8 * h, j);
 #pragma unroll
-            for (u32 i = 0; i < TILES; ++i) {
-                *(float2*)(to + warp * (DIM / 4) + 8 * i + 2 * quad) =
-                    make_float2(state.o[i][2 * h], state.o[i][2 * h + 1]);
+            for (u32 i = 0; i < TILES; i += 2) {
+                const float(&x)[4] = state.o[i], (&y)[4] = state.o[i + 1];
+                float* at = to + warp * (DIM / 4) + 8 * i;
+                if (F8) {
+                    *(float4*)(at + 4 * quad) = make_float4(x[2 * h], y[2 * h], x[2 * h + 1], y[2 * h + 1]);
+                } else {
+                    *(float2*)(at + 2 * quad) = make_float2(x[2 * h], x[2 * h + 1]);
+                    *(float2*)(at + 8 + 2 * quad) = make_float2(y[2 * h], y[2 * h + 1]);
+                }
             }
             if (warp == 0 && quad == 0) *(float2*)(to + DIM) = make_float2(state.m[h], state.l[h]);
         }
@@ -234,7 +256,8 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
     for (u32 i = 0; i < steps; ++i) {
         u32 at = i % stages, parity = i / stages & 1, step_first = first_key + i * STEP_KEYS;
         u32 chunks = blocks_in(i), keys = min(STEP_KEYS, end_key - step_first); // chunks of 16 keys
-        u32 k_at = base + at * 2 * STEP_BYTES<DIM>, v_at = k_at + STEP_BYTES<DIM>;
+        u32 k_at = base + at * 2 * STEP_BYTES<DIM, F8>, v_at = k_at + STEP_BYTES<DIM, F8>;
+        const unsigned char *k_bytes = ring + (k_at - base), *v_bytes = ring + (v_at - base);
         u32 first_chunk = EXT && i == 0 ? skip : 0;
         if (i == 0 || step_first % CUT_KEYS == 0) cut.clear();
 
@@ -242,7 +265,22 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
         float score[4][4] = {};
         bool used = 32 * warp < keys;
         barrier_wait(full_k + 8 * at, parity);
-        if (used) {
+        if (F8 && used) {
+            u32 key = 32 * warp + lane;
+#pragma unroll
+            for (u32 c = 0; c < CHAIN; ++c) {
+                u32 b[4]; // 16 dims of the 32 keys
+                load_matrix(b, k_at + key / KV_BLOCK * BLOCK_BYTES<DIM, F8> + f8_offset(DIM, key % KV_BLOCK, 16 * c));
+#pragma unroll
+                for (u32 n = 0; n < 4; ++n) mma_f16(score[n], q[c], half_low(b[n]), half_high(b[n]));
+            }
+#pragma unroll
+            for (u32 n = 0; n < 4; ++n) {
+                float2 by = *(const float2*)(k_bytes + scale_offset<DIM>(32 * warp + 8 * n + 2 * quad));
+                score[n][0] *= by.x, score[n][1] *= by.y, score[n][2] *= by.x, score[n][3] *= by.y;
+            }
+        }
+        if (!F8 && used) {
 #pragma unroll
             for (u32 c = 0; c < CHAIN; ++c) {
                 u32 panel = k_at + c / 4 * ATOM_BYTES;
@@ -255,8 +293,7 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
                 }
             }
         }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(empty_k + 8 * at);
+        warp_arrive(empty_k + 8 * at);
         float largest[2] = {minus_infinity(), minus_infinity()};
 #pragma unroll
         for (u32 n = 0; n < 4; ++n) {
@@ -275,6 +312,7 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
             if (quad == 0) s.largest[warp][pair + 8 * h] = largest[h];
         }
         meet();
+        if (F8) barrier_wait(full_v + 8 * at, parity);
         float c[2];
 #pragma unroll
         for (u32 h = 0; h < 2; ++h) {
@@ -291,12 +329,18 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
                 float high = ex2(fmaf(score[n][2 * h + 1], t, -offset));
                 sum = n == 0 ? low : sum + low;
                 sum = sum + high;
+                if (F8) {
+                    // A key that does not count may have any scale.
+                    float2 by = *(const float2*)(v_bytes + scale_offset<DIM>(32 * warp + 8 * n + 2 * quad));
+                    low = score[n][2 * h] == minus_infinity() ? 0.0f : low * by.x;
+                    high = score[n][2 * h + 1] == minus_infinity() ? 0.0f : high * by.y;
+                }
                 *(u32*)(s.p + p * 256 + (4 * warp + n ^ p % 8) * 16 + quad * 4) = pack_bf16(low, high);
             }
             s.sums[warp][p][quad] = sum;
         }
-        barrier_wait(full_v + 8 * at, parity);
-        if (keys % KV_BLOCK != 0) {
+        if (!F8) barrier_wait(full_v + 8 * at, parity);
+        if (!F8 && keys % KV_BLOCK != 0) {
             // Values past the last row's position may be anything; 0 x NaN would be NaN.
             clear_values<DIM>(ring + (v_at - base), keys, chunks * KV_BLOCK, threadIdx.x, THREADS);
         }
@@ -315,13 +359,31 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
         auto add_chunk = [&](u32 chunk) {
             u32 p[4], r16 = lane % 16;
             load_matrix(p, shared_address(s.p) + r16 * 256 + (2 * chunk + lane / 16 ^ r16 % 8) * 16);
+            if constexpr (F8) {
+                u32 block = v_at + chunk * BLOCK_BYTES<DIM, F8>;
 #pragma unroll
-            for (u32 n = 0; n < TILES; n += 2) {
-                u32 key = 16 * chunk + lane % 16, dims = warp * (DIM / 32) + n + lane / 16, b[4]; // dims in chunks of 8
-                load_matrix_transposed(b, v_at + dims / 8 * ATOM_BYTES + key / 8 * GROUP_BYTES<DIM> + key % 8 * 128 +
-                                              (dims % 8 ^ key % 8) * 16);
-                mma(cut.o[n], p, b[0], b[1]);
-                mma(cut.o[n + 1], p, b[2], b[3]);
+                for (u32 n = 0; n < TILES; n += 4) {
+                    u32 dims = warp * (DIM / 4) + 8 * n, b[4];
+                    if (TILES == 2) {
+                        load_matrix_pair_transposed(b, block + f8_offset(DIM, r16, dims));
+                    } else {
+                        load_matrix_transposed(b, block + f8_offset(DIM, r16, dims + lane / 16 * 16));
+                    }
+#pragma unroll
+                    for (u32 i = 0; i < min(4u, TILES); i += 2) {
+                        mma(cut.o[n + i], p, widen(b[i] << 8), widen(b[i + 1] << 8));
+                        mma(cut.o[n + i + 1], p, widen(b[i]), widen(b[i + 1]));
+                    }
+                }
+            } else {
+#pragma unroll
+                for (u32 n = 0; n < TILES; n += 2) {
+                    u32 key = 16 * chunk + lane % 16, dims = warp * (DIM / 32) + n + lane / 16, b[4]; // dims in chunks of 8
+                    load_matrix_transposed(b, v_at + dims / 8 * ATOM_BYTES + key / 8 * GROUP_BYTES<DIM> + key % 8 * 128 +
+                                                  (dims % 8 ^ key % 8) * 16);
+                    mma(cut.o[n], p, b[0], b[1]);
+                    mma(cut.o[n + 1], p, b[2], b[3]);
+                }
             }
         };
         if (chunks == STEP_BLOCKS && first_chunk == 0) {
@@ -330,8 +392,7 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
         } else {
             for (u32 chunk = first_chunk; chunk < chunks; ++chunk) add_chunk(chunk);
         }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(empty_v + 8 * at);
+        warp_arrive(empty_v + 8 * at);
         if ((step_first + STEP_KEYS) % CUT_KEYS == 0 || i + 1 == steps) {
 #pragma unroll
             for (u32 h = 0; h < 2; ++h) {
@@ -355,8 +416,15 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
             float inverse = 1.0f / (EXT ? total.l[h] + ext.sink(head, total.m[h], t) : total.l[h]);
             bf16* to = a + ((u64)(row + i / tile_heads) * heads + head) * DIM + warp * (DIM / 4);
 #pragma unroll
-            for (u32 n = 0; n < TILES; ++n) {
-                *(u32*)(to + 8 * n + 2 * quad) = pack_bf16(total.o[n][2 * h] * inverse, total.o[n][2 * h + 1] * inverse);
+            for (u32 n = 0; n < TILES; n += 2) {
+                float x0 = total.o[n][2 * h] * inverse, x1 = total.o[n][2 * h + 1] * inverse;
+                float y0 = total.o[n + 1][2 * h] * inverse, y1 = total.o[n + 1][2 * h + 1] * inverse;
+                if (F8) {
+                    *(uint2*)(to + 8 * n + 4 * quad) = make_uint2(pack_bf16(x0, y0), pack_bf16(x1, y1));
+                } else {
+                    *(u32*)(to + 8 * n + 2 * quad) = pack_bf16(x0, x1);
+                    *(u32*)(to + 8 * n + 8 + 2 * quad) = pack_bf16(y0, y1);
+                }
             }
         }
         return;
@@ -427,23 +495,26 @@ __device__ void attention(const float* qkv, const bf16* k, const bf16* v, const 
     }
 }
 
-#define ATTENTION(DIM, BLOCKS)                                                                                        \
+#define ATTENTION(DIM, SUFFIX, T, F8, BLOCKS)                                                                         \
     extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS)                                                \
-        attention_split_##DIM(const float* qkv, const bf16* k, const bf16* v, const u32* tables, bf16* a, u32 heads,  \
-                              u32 kv_heads, u32 head_dim, u32 blocks_per_slot, float scale, const u32* s,             \
-                              unsigned char* scratch) {                                                               \
-        attention<DIM, false>(qkv, k, v, tables, a, heads, kv_heads, blocks_per_slot, scale, Extension(), Step{s},    \
-                              scratch);                                                                               \
+        attention_split_##SUFFIX(const float* qkv, const T* k, const T* v, const u32* tables, bf16* a, u32 heads,     \
+                                 u32 kv_heads, u32 head_dim, u32 blocks_per_slot, float scale, const u32* s,          \
+                                 unsigned char* scratch) {                                                            \
+        attention<DIM, false, F8>(qkv, k, v, tables, a, heads, kv_heads, blocks_per_slot, scale, Extension(),         \
+                                  Step{s}, scratch);                                                                  \
     }                                                                                                                 \
     extern "C" __global__ void __launch_bounds__(THREADS + 32, BLOCKS)                                                \
-        attention_split_ext_##DIM(const float* qkv, const bf16* k, const bf16* v, const u32* tables,                  \
-                                  const float* sinks, bf16* a, u32 heads, u32 kv_heads, u32 head_dim,                 \
-                                  u32 blocks_per_slot, u32 window, u32 has_sinks, float scale, float softcap,         \
-                                  const u32* s, unsigned char* scratch) {                                             \
-        attention<DIM, true>(qkv, k, v, tables, a, heads, kv_heads, blocks_per_slot, scale,                           \
-                             extension(window, sinks, has_sinks, scale, softcap), Step{s}, scratch);                  \
+        attention_split_ext_##SUFFIX(const float* qkv, const T* k, const T* v, const u32* tables, const float* sinks, \
+                                     bf16* a, u32 heads, u32 kv_heads, u32 head_dim, u32 blocks_per_slot, u32 window, \
+                                     u32 has_sinks, float scale, float softcap, const u32* s,                         \
+                                     unsigned char* scratch) {                                                        \
+        attention<DIM, true, F8>(qkv, k, v, tables, a, heads, kv_heads, blocks_per_slot, scale,                       \
+                                 extension(window, sinks, has_sinks, scale, softcap), Step{s}, scratch);              \
     }
 
-ATTENTION(64, 3)
-ATTENTION(128, 3)
-ATTENTION(256, 1)
+ATTENTION(64, 64, bf16, false, 3)
+ATTENTION(128, 128, bf16, false, 3)
+ATTENTION(256, 256, bf16, false, 1)
+ATTENTION(64, 64_f8, unsigned char, true, 3)
+ATTENTION(128, 128_f8, unsigned char, true, 3)
+ATTENTION(256, 256_f8, unsigned char, true, 1)
