@@ -136,13 +136,16 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// Two threads, fused, f32 KV; on a GPU also bf16, with `TEST_KV=bf16` in the environment.
+    /// Two threads, fused, f32 KV; on a GPU also another format, with `TEST_KV=bf16`, for one, in the environment.
     pub(crate) fn new(limits: StepLimits, kv_blocks: u64) -> Setup {
-        let bf16 = on_gpu() && std::env::var_os("TEST_KV").is_some_and(|v| v == "bf16");
+        let asked = std::env::var("TEST_KV").ok().filter(|_| on_gpu());
+        let kv = metrale_core::kv::FORMATS
+            .into_iter()
+            .find(|e| asked.as_deref() == Some(&e.to_string()));
         Setup {
             threads: 2,
             isa: None,
-            kv: KvFormats::all(if bf16 { Elem::BF16 } else { Elem::F32 }),
+            kv: KvFormats::all(kv.unwrap_or(Elem::F32)),
             limits,
             kv_blocks,
             windows: Vec::new(),

@@ -30,28 +30,27 @@ pub(super) struct Joined {
     pub(super) bind: BTreeMap<String, EdgeId>,
 }
 
-/// Groups of all ops. Kernels that lay the KV pool out their own way are taken only if all that touch the pool do.
+/// Groups of all ops. Kernels that lay a KV stream out their own way are taken only if all that touch it do; formats may
+/// differ by layer, and layouts with them.
 pub(super) fn fuse(job: Job<'_>, lowered: &Lowered) -> Vec<Fused> {
     let fused = fuse_with(job, lowered, true);
-    let mut pools = fused.iter().filter_map(|f| pool(job, lowered, f));
-    let Some(first) = pools.next() else {
-        return fused;
-    };
-    match pools.all(|p| p == first) {
+    let mut pools = BTreeMap::new();
+    let mut streams = fused.iter().flat_map(|f| pools_of(job, lowered, f));
+    match streams.all(|(id, pool)| *pools.entry(id).or_insert(pool) == pool) {
         true => fused,
         false => fuse_with(job, lowered, false),
     }
 }
 
-/// How a group takes the KV pool to lie; `None` if it does not touch it.
-fn pool<'a>(job: Job<'a>, lowered: &Lowered, fused: &Fused) -> Option<Option<&'a String>> {
+/// The KV streams that a group touches, and how it takes them to lie.
+fn pools_of<'a>(job: Job<'a>, lowered: &Lowered, fused: &Fused) -> Vec<(u32, Option<&'a String>)> {
     let ops = &lowered.ops[fused.first..fused.first + fused.count];
-    let mut states = ops.iter().flat_map(|o| &o.op.states);
-    states.find(|(_, id)| matches!(job.instance.states[*id as usize], State::Kv { .. }))?;
     let joined = fused.joined.as_ref().and_then(|j| j.points.first());
     let point = joined.or_else(|| ops[0].runs.first()?.points.first());
-    let point = point.map(|(_, p)| &job.class.points[*p]);
-    Some(point.and_then(|p| p.pool.as_ref()))
+    let pool = point.and_then(|(_, p)| job.class.points[*p].pool.as_ref());
+    let states = ops.iter().flat_map(|o| &o.op.states).map(|(_, id)| *id);
+    let is_kv = |id: &u32| matches!(job.instance.states[*id as usize], State::Kv { .. });
+    states.filter(is_kv).map(|id| (id, pool)).collect()
 }
 
 fn fuse_with(job: Job<'_>, lowered: &Lowered, own_pools: bool) -> Vec<Fused> {
