@@ -7,6 +7,7 @@
 mod blame;
 mod defaults;
 mod device;
+mod kv_types;
 mod live;
 mod measured;
 mod memory;
@@ -37,6 +38,7 @@ pub(crate) use sizes::kv_of;
 pub use blame::Blame;
 pub use defaults::SamplingFlags;
 pub use device::{Device, DeviceError, FAULTS, UnknownDevice, fault_plan};
+pub use kv_types::{KV_TYPES, KvLayers, KvLayersError, kv_type};
 pub use live::LiveEngine;
 pub use measured::Measured;
 pub use memory::available_memory;
@@ -55,6 +57,8 @@ pub struct LoadOptions {
     pub isa: Option<Isa>,
     /// Format of the KV pool; `None` = the checkpoint's own float type, f16 for a GGUF.
     pub kv: Option<Elem>,
+    /// Formats of some layers' KV.
+    pub kv_layers: KvLayers,
     /// Bytes of the KV pool; `None` = what every sequence at full length needs, at most a quarter of the free memory, or on
     /// a GPU what the rest of the plan leaves of nine tenths of the device's.
     pub kv_bytes: Option<u64>,
@@ -111,6 +115,7 @@ impl LoadOptions {
             threads: 0,
             isa: None,
             kv: None,
+            kv_layers: KvLayers::default(),
             kv_bytes: None,
             max_seq_len: None,
             max_num_seqs: limits.max_num_seqs,

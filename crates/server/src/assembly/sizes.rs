@@ -12,7 +12,7 @@ use metrale_model_engine::{KvPools, Prepared};
 use metrale_scheduler::{LimitsError, PlannerLimits};
 use serde_json::json;
 
-use super::{LoadOptions, available_memory};
+use super::{KvLayersError, LoadOptions, available_memory};
 use crate::engine_face::Setting;
 
 /// Memory that the KV pool takes at most when no size is given.
@@ -57,6 +57,9 @@ pub enum SizeError {
     /// Limits that contradict each other.
     #[error(transparent)]
     Limits(#[from] LimitsError),
+    /// Formats of layers that the model does not have.
+    #[error(transparent)]
+    KvLayers(#[from] KvLayersError),
     /// No size is given, and the system does not say what it has.
     #[error("the system does not say how much memory is free: give --kv-cache-bytes")]
     UnknownMemory,
@@ -145,7 +148,8 @@ pub(super) fn choose(options: &LoadOptions, prepared: &Prepared) -> Result<Sizes
         history: planner.max_history,
         bias: planner.max_bias,
     };
-    let kv = KvFormats::all(options.kv.unwrap_or_else(|| kv_of(prepared)));
+    let all = options.kv.unwrap_or_else(|| kv_of(prepared));
+    let kv = options.kv_layers.formats(all, &prepared.instance)?;
     Ok(Sizes { planner, step, kv })
 }
 
@@ -227,7 +231,10 @@ pub(super) fn settings(
         setting(
             "kv-cache-dtype",
             json!(plan.kv.to_string()),
-            flag(options.kv.is_some(), "checkpoint"),
+            flag(
+                options.kv.is_some() || !options.kv_layers.is_empty(),
+                "checkpoint",
+            ),
         ),
         setting(
             "kv-cache-tokens",

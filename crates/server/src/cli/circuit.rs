@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `met circuit`: how a checkpoint is understood and planned, as text.
 
-use metrale_circuit::{CircuitLibrary, KvFormats, Plan, Workload};
+use metrale_circuit::{CircuitLibrary, Plan, Workload};
 use metrale_core::{KV_BLOCK, StepLimits};
 use metrale_model_engine::{KvPools, PlanOptions, Prepared};
 use metrale_model_weights::Checkpoint;
@@ -10,7 +10,7 @@ use metrale_scheduler::PlannerLimits;
 use super::exit::{Exit, Failure, OrExit};
 use super::machine::Machine;
 use super::model::Model;
-use super::options::kv;
+use super::options::{kv, kv_layers};
 use super::parser::Values;
 use crate::assembly::{kv_of, library};
 
@@ -66,7 +66,9 @@ fn planned(values: &Values<'_>, machine: &Machine) -> Result<Plan, Failure> {
     }
     let (class, device) = hardware(values, &library)?;
     let limits = limits(values, prepared.instance.context());
-    let kv = KvFormats::all(kv(values).unwrap_or_else(|| kv_of(&prepared)));
+    let all = kv(values).unwrap_or_else(|| kv_of(&prepared));
+    let kv = kv_layers(values)?.formats(all, &prepared.instance);
+    let kv = kv.or_exit(Exit::Usage)?;
     // As many blocks as every sequence at full length takes.
     let pools = KvPools::divide(&prepared.instance, &kv, &limits, None);
     let options = PlanOptions {

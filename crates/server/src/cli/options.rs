@@ -8,20 +8,24 @@ use metrale_gpu_runtime::FaultPlan;
 use metrale_gpu_runtime::Isa;
 use metrale_scheduler::Policy;
 
-use super::exit::{Exit, Failure};
+use super::exit::{Exit, Failure, OrExit};
 use super::machine::Machine;
 use super::parser::Values;
 use crate::api::limits::Limits;
-use crate::assembly::{FAULTS, LoadOptions, SamplingFlags, Weights, fault_plan};
+use crate::assembly::{
+    FAULTS, KvLayers, LoadOptions, SamplingFlags, Weights, fault_plan, kv_type,
+};
 use crate::http::HttpConfig;
 
-/// The KV cache's element type, if it is given.
+/// The KV cache's element type, if it is given. The parser has checked its name.
 pub(super) fn kv(values: &Values<'_>) -> Option<Elem> {
-    match values.text("kv-cache-dtype")? {
-        "f32" => Some(Elem::F32),
-        "bf16" => Some(Elem::BF16),
-        _ => Some(Elem::F16),
-    }
+    values.text("kv-cache-dtype").and_then(kv_type)
+}
+
+/// The types of some layers' KV cache.
+pub(super) fn kv_layers(values: &Values<'_>) -> Result<KvLayers, Failure> {
+    let text = values.text("kv-cache-dtype-layers");
+    text.map_or(Ok(KvLayers::default()), |t| t.parse().or_exit(Exit::Usage))
 }
 
 /// `METRALE_FAULT`, if it is set.
@@ -71,6 +75,7 @@ pub(super) fn engine(values: &Values<'_>, machine: &Machine) -> Result<LoadOptio
         threads: values.count("threads").unwrap_or(defaults.threads),
         isa: isa(machine)?,
         kv: kv(values),
+        kv_layers: kv_layers(values)?,
         kv_bytes: values.count("kv-cache-bytes"),
         max_seq_len: values.count("max-seq-len"),
         max_num_seqs: values

@@ -2,6 +2,7 @@
 //! The flags of `met serve`, most of which `met run` and others share.
 
 use super::flags::{Flag, Group, Kind};
+use crate::assembly::KV_TYPES;
 
 /// What computes.
 pub(super) const DEVICE: Group = Group {
@@ -22,6 +23,15 @@ pub(super) const QUANTIZATION: Flag = Flag::new(
     Kind::Choice(&["fp8"]),
     "as the checkpoint is",
     "fp8 rounds the matrices of a checkpoint in f32, f16 or bf16 to e4m3 while they are loaded, a scale per output channel; embedding and head stay. Half the bytes of bf16, and another numerics digest.",
+);
+
+/// Types of some layers' KV cache.
+pub(super) const KV_LAYERS: Flag = Flag::new(
+    "kv-cache-dtype-layers",
+    "LIST",
+    Kind::Text,
+    "",
+    "Element types of the KV cache in some layers, e.g. 0-3=f16,last=bf16: a layer counted from 0, a range, first, last, full or sliding (what the layer attends to). What stands later wins.",
 );
 
 /// Where weights come from.
@@ -67,10 +77,11 @@ pub(super) const ENGINE: Group = Group {
         Flag::new(
             "kv-cache-dtype",
             "TYPE",
-            Kind::Choice(&["f16", "bf16", "f32"]),
+            Kind::Choice(KV_TYPES),
             "the checkpoint's float type, f16 for a GGUF",
             "Element type of the KV cache. Another type is another numerics digest: answers may differ.",
         ),
+        KV_LAYERS,
         Flag::new(
             "kv-cache-bytes",
             "BYTES",

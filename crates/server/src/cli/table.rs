@@ -2,7 +2,8 @@
 //! The commands of `met`.
 
 use super::flags::{Argument, Command, Flag, Group, Kind};
-use super::serve_args::{DEVICE, ENGINE, LOG, NETWORK, QUANTIZATION, SAMPLING, WEIGHTS};
+use super::serve_args::{DEVICE, ENGINE, KV_LAYERS, LOG, NETWORK, QUANTIZATION, SAMPLING, WEIGHTS};
+use crate::assembly::KV_TYPES;
 
 const MODEL_HELP: &str = "A path (a .gguf file, or a folder with config.json), a recipe (`met list`), or a repository on the hub: ORG/NAME, ORG/NAME@REVISION, ORG/NAME:FILE.gguf. A path that exists wins.";
 
@@ -338,10 +339,11 @@ pub const COMMANDS: &[Command] = &[
                     Flag::new(
                         "kv-cache-dtype",
                         "TYPE",
-                        Kind::Choice(&["f16", "bf16", "f32"]),
+                        Kind::Choice(KV_TYPES),
                         "f32",
                         "Element type of the KV cache. The kernels of a GPU may have one for bf16 alone.",
                     ),
+                    KV_LAYERS,
                     Flag::new(
                         "threads",
                         "N",

@@ -54,10 +54,12 @@ fn run(
     let device = values.device("device").unwrap_or_default();
     let backend = device.open(&host).or_exit(Exit::Machine)?;
     let limits = verify::limits(reference);
+    let all = options::kv(values).unwrap_or(Elem::F32);
+    let kv = options::kv_layers(values)?.formats(all, &prepared.instance);
     let options = PlanOptions {
         class: backend.device().class.clone(),
         device: None,
-        kv: options::kv(values).unwrap_or(Elem::F32).into(),
+        kv: kv.or_exit(Exit::Usage)?,
         kv_blocks: verify::kv_blocks(&limits),
         windows: Vec::new(),
         snapshots: 0,
