@@ -107,13 +107,10 @@ impl KvCache {
     /// The same, with a sink for what is evicted.
     ///
     /// # Panics
-    /// If there are groups beside the first one: a block is then not all of a prefix.
+    /// If there is recurrent state: blocks are then not all of a prefix.
     #[must_use]
     pub fn with_sink(self, sink: Box<dyn BlockSink>) -> KvCache {
-        assert!(
-            self.windows.is_empty() && self.states.is_none(),
-            "a sink keeps blocks of the first group"
-        );
+        assert!(self.states.is_none(), "a sink keeps blocks and no state");
         let sink = Sink {
             to: sink,
             numbers: vec![0; self.pool.len() as usize],
@@ -223,8 +220,20 @@ impl KvCache {
         sequence.namespace = namespace;
         sequence.published = found.whole;
         let restored = match restore && reuse {
-            true => self.restore(&mut sequence, tokens),
-            false => 0,
+            true => self.restore(slot, &mut sequence, tokens),
+            false => Some(0),
+        };
+        let Some(restored) = restored else {
+            // Its windows went on, and what they were for did not come whole.
+            sequence.open = true;
+            sequence.attached = sequence.published;
+            self.sequences[slot as usize] = sequence;
+            self.release(slot, &[]);
+            let plain = Admission {
+                restore: false,
+                ..*admission
+            };
+            return self.admit(slot, &plain);
         };
         let cached = match restored {
             0 => found.tokens(),
@@ -472,11 +481,10 @@ impl KvCache {
         let Some(sink) = &self.sink else {
             return 0;
         };
-        let mut above = Above::Root(namespace);
-        let found = self.find(namespace, tokens, |block| {
-            above = Above::Block(sink.numbers[block as usize]);
-        });
-        let count = sink.count(above, tokens, found.whole);
+        let mut path = Vec::new();
+        let found = self.find(namespace, tokens, |block| path.push(block));
+        path.truncate(found.whole);
+        let count = self.count(sink, namespace, &path, tokens);
         if count > 0 && sink.to.worth(count) {
             count
         } else {
@@ -484,18 +492,66 @@ impl KvCache {
         }
     }
 
-    /// Fills blocks of an admission from the sink, as long as it keeps the next one and that is worth it. How many.
-    fn restore(&mut self, sequence: &mut Sequence, tokens: &[u32]) -> usize {
-        let Some(sink) = &mut self.sink else {
+    /// Blocks that are kept in a row behind `path`, leaving one token over: up to where a sequence can go on, that is where
+    /// each window before it is held, or kept too.
+    fn count(&self, sink: &Sink, namespace: u64, path: &[u32], tokens: &[u32]) -> u32 {
+        let (mut above, parent) = match path.last() {
+            Some(last) => (Above::Block(sink.numbers[*last as usize]), *last),
+            None => (Above::Root(namespace), self.tree.root(namespace)),
+        };
+        let (first, most) = (path.len(), tokens.len().saturating_sub(1) / BLOCK);
+        if first >= most {
             return 0;
+        }
+        // A child that stands there without its windows is in the way of the one that would come.
+        if parent != NONE && self.tree.child(parent, block_of(tokens, first)).is_some() {
+            return 0;
+        }
+        let mut row = [0; WindowOptions::MOST];
+        for (window, row) in self.windows.iter().zip(&mut row) {
+            let held = path.iter().rev().take_while(|node| window.has(**node));
+            *row = held.count();
+        }
+        let mut count = 0;
+        for index in first..most {
+            let tokens = *block_of(tokens, index);
+            let name = BlockName { above, tokens };
+            let Some(number) = sink.to.kept(&name) else {
+                break;
+            };
+            above = Above::Block(number);
+            let mut whole = true;
+            for (group, (window, row)) in self.windows.iter().zip(&mut row).enumerate() {
+                let has = sink.to.kept_beside(&name, group);
+                *row = if has { *row + 1 } else { 0 };
+                whole &= *row >= window.needs(index + 1);
+            }
+            if whole {
+                count = index + 1 - first;
+            }
+        }
+        count as u32
+    }
+
+    /// Fills blocks of an admission from the sink, as long as it keeps the next one and that is worth it. How many; `None` if
+    /// the sequence cannot go on from there.
+    fn restore(&mut self, slot: u32, sequence: &mut Sequence, tokens: &[u32]) -> Option<usize> {
+        let Some(sink) = &self.sink else {
+            return Some(0);
         };
         let first = sequence.published;
         let mut above = sink.above(sequence, first);
-        let count = sink.count(above, tokens, first);
+        let path = &sequence.table[..first];
+        let count = self.count(sink, sequence.namespace, path, tokens);
         if count == 0 || !sink.to.worth(count) {
-            return 0;
+            return Some(0);
         }
         let end = first + count as usize;
+        for window in &mut self.windows {
+            if !window.prepare(slot, (end * BLOCK) as u32, 0, |_| {}) {
+                return None;
+            }
+        }
         for index in first..end {
             let edge = block_of(tokens, index);
             let name = BlockName {
@@ -508,7 +564,12 @@ impl KvCache {
             let Some(number) = sink.to.kept(&name) else {
                 break;
             };
-            if !sink.to.restore(&name, block) {
+            let mut beside = [NONE; WindowOptions::MOST];
+            for (window, beside) in self.windows.iter().zip(&mut beside) {
+                *beside = window.block(slot, index);
+            }
+            let beside = &beside[..self.windows.len()];
+            if !sink.to.restore(&name, block, beside) {
                 break;
             }
             sink.numbers[block as usize] = number;
@@ -519,9 +580,13 @@ impl KvCache {
                 self.tree.insert_full(parent, block, edge, hash);
                 sequence.published += 1;
                 self.restored += 1;
+                for window in &mut self.windows {
+                    window.publish(slot, index, block);
+                }
             }
         }
-        sequence.published - first
+        let whole = self.windows.is_empty() || sequence.published == end;
+        whole.then_some(sequence.published - first)
     }
 
     /// Gives the new node at `index` its number: the one under which it is kept, or a new one.
@@ -553,7 +618,13 @@ impl KvCache {
             None => Above::Root(self.tree.namespace(block)),
         };
         let name = BlockName { above, tokens };
-        sink.to.evict(&name, sink.numbers[block as usize], block);
+        let mut beside = [NONE; WindowOptions::MOST];
+        for (window, beside) in self.windows.iter().zip(&mut beside) {
+            *beside = window.beside(block);
+        }
+        let beside = &beside[..self.windows.len()];
+        sink.to
+            .evict(&name, sink.numbers[block as usize], block, beside);
     }
 
     /// Whether a sequence can go on behind `node`, block number `blocks` of a path: windows and state are there.
@@ -636,21 +707,6 @@ impl Sink {
             Some(before) => Above::Block(self.numbers[sequence.table[before] as usize]),
             None => Above::Root(sequence.namespace),
         }
-    }
-
-    /// Blocks that are kept in a row from block `first` of `tokens` on, leaving one token over.
-    fn count(&self, mut above: Above, tokens: &[u32], first: usize) -> u32 {
-        let most = tokens.len().saturating_sub(1) / BLOCK;
-        let mut count = 0;
-        for index in first..most {
-            let tokens = *block_of(tokens, index);
-            let Some(number) = self.to.kept(&BlockName { above, tokens }) else {
-                break;
-            };
-            above = Above::Block(number);
-            count += 1;
-        }
-        count
     }
 }
 

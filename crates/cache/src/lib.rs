@@ -59,7 +59,7 @@ mod window;
 pub use audit::Broken;
 pub use cache::KvCache;
 pub use hash::{HashFn, mix};
-pub use sink::{Above, BlockName, BlockSink};
+pub use sink::{Above, BlockName, BlockSink, NO_BLOCK};
 pub use types::{
     Admission, Attached, BlockCopy, CacheOptions, CacheStats, StateOptions, TableChange,
     WindowOptions,

@@ -81,6 +81,17 @@ impl Window {
         }
     }
 
+    /// The companion of `node`; [`NONE`] if it has none.
+    pub(crate) fn beside(&self, node: u32) -> u32 {
+        self.of_node[node as usize]
+    }
+
+    /// The block at `index` of `slot`, or [`NONE`].
+    pub(crate) fn block(&self, slot: u32, index: usize) -> u32 {
+        let table = &self.tables[slot as usize];
+        table.blocks.get(index).copied().unwrap_or(NONE)
+    }
+
     /// Gives back what no row from `first` on reads, and takes blocks up to the last of `rows` rows. False, with part of the
     /// blocks taken, if the pool is smaller than [`WindowOptions::least`].
     pub(crate) fn prepare(
@@ -96,6 +107,11 @@ impl Window {
             self.let_go(table.blocks[table.first]);
             table.blocks[table.first] = NONE;
             table.first += 1;
+        }
+        // Tokens that no row of this sequence computes: they come back from below the pool.
+        if table.blocks.len() < keep {
+            table.blocks.resize(keep, NONE);
+            table.first = keep;
         }
         let end = (first + rows).div_ceil(BLOCK as u32) as usize;
         let mut whole = true;
@@ -126,8 +142,7 @@ impl Window {
 
     /// The block at `index` of `slot` entered the tree as `node` (or a node of equal tokens stood there).
     pub(crate) fn publish(&mut self, slot: u32, index: usize, node: u32) {
-        let table = &self.tables[slot as usize];
-        let block = table.blocks.get(index).copied().unwrap_or(NONE);
+        let block = self.block(slot, index);
         if block != NONE && self.node_of[block as usize] == NONE && !self.has(node) {
             self.of_node[node as usize] = block;
             self.node_of[block as usize] = node;

@@ -58,18 +58,6 @@ impl KvPools {
         }
     }
 
-    /// All layers in one group.
-    #[must_use]
-    pub fn undivided(
-        instance: &Instance,
-        kv: &KvFormats,
-        limits: &StepLimits,
-        room: Option<u64>,
-    ) -> KvPools {
-        let shares = instance.kv_shares(kv);
-        KvPools::with(&shares, &[], limits, room.unwrap_or(u64::MAX))
-    }
-
     fn with(
         shares: &BTreeMap<Option<u32>, u64>,
         windows: &[Share],

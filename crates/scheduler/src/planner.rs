@@ -57,6 +57,8 @@ pub struct Planner<S> {
     later: bool,
     /// Table entries that changed since the last plan.
     moved: Vec<TableDelta>,
+    /// Blocks on their way to or from the spill router.
+    entries: Vec<TableDelta>,
     /// Copies of a plan that did not run.
     owed: (Vec<BlockCopy>, Vec<StateRestore>),
     /// Requests that came so far.
@@ -225,7 +227,9 @@ impl<S: Clone> Planner<S> {
             return;
         };
         let used = seq.computed.div_ceil(self.block) as usize;
-        let spilled = used > 0 && spill.spill(seq.request.id.0, &kv.table(slot)[..used]);
+        entries_of(&kv.table(slot)[..used], slot, 0, &mut self.entries);
+        kv.window_entries(slot, &mut self.entries);
+        let spilled = used > 0 && spill.spill(seq.request.id.0, &self.entries);
         seq.spilled = spilled.then_some(seq.computed);
         effects.push(Effect::Preempt {
             request: seq.request.id,
@@ -245,4 +249,15 @@ impl<S: Clone> Planner<S> {
             None => unreachable!("slot {slot} runs and is empty"),
         }
     }
+}
+
+/// The entries of a table from `first` on, in the place of what `entries` held.
+fn entries_of(blocks: &[u32], slot: u32, first: u32, entries: &mut Vec<TableDelta>) {
+    entries.clear();
+    let indexed = blocks.iter().zip(first..);
+    entries.extend(indexed.map(|(block, index)| TableDelta {
+        slot,
+        index,
+        block: *block,
+    }));
 }

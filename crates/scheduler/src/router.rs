@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::effect::Effect;
 use crate::fault::Fault;
 use crate::outcome::StepOutcome;
-use crate::plan::StepPlan;
+use crate::plan::{StepPlan, TableDelta};
 use crate::request::RequestId;
 
 /// Runs steps. model-engine implements it over a backend; tests over a script.
@@ -68,13 +68,14 @@ pub trait ClockRouter {
 
 /// Keeps the KV of preempted sequences in host memory. The first implementation is [`NoSpill`]: preemption recomputes.
 pub trait SpillRouter {
-    /// Offers the blocks of a sequence that is about to be preempted, in order of position. `true`: kept, and
-    /// [`SpillRouter::restore`] will bring them back.
-    fn spill(&mut self, key: u64, blocks: &[u32]) -> bool;
+    /// Offers the blocks of a sequence that is about to be preempted: its entries in the tables of the first group, in order
+    /// of position, then those of the groups beside it. `true`: kept, and [`SpillRouter::restore`] will bring them back.
+    fn spill(&mut self, key: u64, entries: &[TableDelta]) -> bool;
 
-    /// Fills `blocks` with what [`SpillRouter::spill`] kept under `key` from its block `first` on, before the next step
-    /// runs, and forgets `key`. `false`: it is not worth it or gone, and the sequence is recomputed.
-    fn restore(&mut self, key: u64, first: u32, blocks: &[u32]) -> bool;
+    /// Fills the blocks of `entries` with what [`SpillRouter::spill`] kept under `key` for the same group and index (the slot
+    /// may be another), before the next step runs, and forgets `key`. `false`: it is not worth it or gone, and the sequence
+    /// is recomputed.
+    fn restore(&mut self, key: u64, entries: &[TableDelta]) -> bool;
 
     /// Forgets `key`.
     fn discard(&mut self, key: u64);
@@ -85,11 +86,11 @@ pub trait SpillRouter {
 pub struct NoSpill;
 
 impl SpillRouter for NoSpill {
-    fn spill(&mut self, _key: u64, _blocks: &[u32]) -> bool {
+    fn spill(&mut self, _key: u64, _entries: &[TableDelta]) -> bool {
         false
     }
 
-    fn restore(&mut self, _key: u64, _first: u32, _blocks: &[u32]) -> bool {
+    fn restore(&mut self, _key: u64, _entries: &[TableDelta]) -> bool {
         false
     }
 
@@ -157,12 +158,12 @@ impl<D, C: ClockRouter, P, G> ClockRouter for Routers<D, C, P, G> {
 }
 
 impl<D, C, P: SpillRouter, G> SpillRouter for Routers<D, C, P, G> {
-    fn spill(&mut self, key: u64, blocks: &[u32]) -> bool {
-        self.spill.spill(key, blocks)
+    fn spill(&mut self, key: u64, entries: &[TableDelta]) -> bool {
+        self.spill.spill(key, entries)
     }
 
-    fn restore(&mut self, key: u64, first: u32, blocks: &[u32]) -> bool {
-        self.spill.restore(key, first, blocks)
+    fn restore(&mut self, key: u64, entries: &[TableDelta]) -> bool {
+        self.spill.restore(key, entries)
     }
 
     fn discard(&mut self, key: u64) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::effect::Effect;
 use crate::fault::{Fault, FaultKind, Scope};
 use crate::outcome::StepOutcome;
-use crate::plan::StepPlan;
+use crate::plan::{StepPlan, TableDelta};
 use crate::request::RequestId;
 use crate::router::{
     ClockRouter, DeviceRouter, DraftRouter, Lookahead, Progress, Router, SpillRouter,
@@ -28,9 +28,9 @@ pub enum Entry<S> {
     /// A recovery: the fault, and how it ended.
     Recover(Fault, Result<(), Fault>),
     /// Blocks offered to the spill router, and whether it kept them.
-    Spill(u64, Vec<u32>, bool),
-    /// Blocks wanted back, from a first one on, and whether they came.
-    Restore(u64, u32, Vec<u32>, bool),
+    Spill(u64, Vec<TableDelta>, bool),
+    /// Blocks wanted back, and whether they came.
+    Restore(u64, Vec<TableDelta>, bool),
     /// Spilled blocks given up.
     Discard(u64),
     /// A request's drafts.
@@ -161,16 +161,15 @@ impl<R: Router> ClockRouter for Traced<R> {
 }
 
 impl<R: Router> SpillRouter for Traced<R> {
-    fn spill(&mut self, key: u64, blocks: &[u32]) -> bool {
-        let kept = self.inner.spill(key, blocks);
-        self.trace.push(Entry::Spill(key, blocks.to_vec(), kept));
+    fn spill(&mut self, key: u64, entries: &[TableDelta]) -> bool {
+        let kept = self.inner.spill(key, entries);
+        self.trace.push(Entry::Spill(key, entries.to_vec(), kept));
         kept
     }
 
-    fn restore(&mut self, key: u64, first: u32, blocks: &[u32]) -> bool {
-        let came = self.inner.restore(key, first, blocks);
-        self.trace
-            .push(Entry::Restore(key, first, blocks.to_vec(), came));
+    fn restore(&mut self, key: u64, entries: &[TableDelta]) -> bool {
+        let came = self.inner.restore(key, entries);
+        self.trace.push(Entry::Restore(key, entries.to_vec(), came));
         came
     }
 
@@ -303,18 +302,18 @@ impl<S: Clone + PartialEq> ClockRouter for Replay<S> {
 }
 
 impl<S: Clone + PartialEq> SpillRouter for Replay<S> {
-    fn spill(&mut self, key: u64, blocks: &[u32]) -> bool {
-        self.next(Entry::Spill(key, blocks.to_vec(), false), |e| match e {
-            Entry::Spill(k, b, kept) if *k == key && b == blocks => Some(*kept),
+    fn spill(&mut self, key: u64, entries: &[TableDelta]) -> bool {
+        self.next(Entry::Spill(key, entries.to_vec(), false), |e| match e {
+            Entry::Spill(k, b, kept) if *k == key && b == entries => Some(*kept),
             _ => None,
         })
         .unwrap_or(false)
     }
 
-    fn restore(&mut self, key: u64, first: u32, blocks: &[u32]) -> bool {
-        let done = Entry::Restore(key, first, blocks.to_vec(), false);
+    fn restore(&mut self, key: u64, entries: &[TableDelta]) -> bool {
+        let done = Entry::Restore(key, entries.to_vec(), false);
         self.next(done, |e| match e {
-            Entry::Restore(k, f, b, came) if (*k, *f) == (key, first) && b == blocks => Some(*came),
+            Entry::Restore(k, b, came) if *k == key && b == entries => Some(*came),
             _ => None,
         })
         .unwrap_or(false)

@@ -2,7 +2,7 @@
 //! KV in host memory: where evicted prefixes and preempted sequences go, and where they come back from.
 //!
 //! The cache offers evicted blocks ([`BlockSink`]), the planner preempted sequences ([`SpillRouter`]); both are pages of one
-//! store, one page a block, all layers. Sequences push prefixes out, never the other way round. A page is brought back only
+//! store: one page is a block of the first KV group, and a block of another takes as many as it fills. Sequences push prefixes out, never the other way round. A page is brought back only
 //! where that was measured to be faster than computing its tokens, and only if its checksum holds; else the tokens are
 //! computed, with the same bits.
 
@@ -10,10 +10,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use metrale_cache::{BlockName, BlockSink};
+use metrale_cache::{BlockName, BlockSink, NO_BLOCK};
 use metrale_core::{KV_BLOCK, SpanId};
 use metrale_gpu_runtime::{DeviceFault, Loc};
-use metrale_scheduler::SpillRouter;
+use metrale_scheduler::{SpillRouter, TableDelta};
 use metrale_storage::{ArenaError, Page, Rate, Residency, SwapStore};
 
 use crate::model::Reserved;
@@ -29,6 +29,34 @@ pub struct TierStats {
     pub pages: u32,
     /// Pages whose checksum did not hold.
     pub corrupt: u64,
+}
+
+/// A KV group as the store sees it.
+struct Group {
+    /// Streams with the bytes of a block in each.
+    streams: Vec<(SpanId, usize)>,
+    /// Bytes of a block.
+    bytes: usize,
+    /// Keys that its layers see; `None`: all.
+    window: Option<u32>,
+}
+
+/// The pages of one block of a group.
+type Pages = Vec<Page>;
+
+/// A prefix block that was evicted.
+struct Kept {
+    number: u64,
+    pages: Pages,
+    /// Of the groups beside the first one.
+    beside: Vec<Option<Pages>>,
+}
+
+impl Kept {
+    fn all(self) -> impl Iterator<Item = Page> {
+        let beside = self.beside.into_iter().flatten().flatten();
+        self.pages.into_iter().chain(beside)
+    }
 }
 
 /// How long rows take to compute; the model router measures it.
@@ -53,11 +81,11 @@ pub struct HostTier(Arc<Mutex<Tier>>);
 
 struct Tier {
     device: Arc<Reserved>,
-    /// KV spans with the bytes of a block in each.
-    spans: Vec<(SpanId, usize)>,
+    groups: Vec<Group>,
     store: SwapStore,
-    prefixes: Residency<BlockName, (u64, Page)>,
-    sequences: HashMap<u64, Vec<Page>>,
+    prefixes: Residency<BlockName, Kept>,
+    /// By request: its blocks by group and index.
+    sequences: HashMap<u64, HashMap<(u32, u32), Pages>>,
     away: Rate,
     back: Rate,
     compute: StepPace,
@@ -75,16 +103,25 @@ impl HostTier {
         compute: StepPace,
     ) -> Result<HostTier, ArenaError> {
         let plan = &device.plan;
-        let streams = plan.kv_groups[0].streams.iter();
-        let spans: Vec<(SpanId, usize)> = streams
-            .map(|(span, bytes)| (*span, *bytes as usize))
+        let groups: Vec<Group> = plan
+            .kv_groups
+            .iter()
+            .map(|group| {
+                let streams = group.streams.iter();
+                Group {
+                    streams: streams.map(|(s, bytes)| (*s, *bytes as usize)).collect(),
+                    bytes: group.block_bytes() as usize,
+                    window: group.window,
+                }
+            })
             .collect();
-        let page: usize = spans.iter().map(|s| s.1).sum();
+        // Where every layer has a window, a block of the first group has no bytes.
+        let page = groups.iter().map(|g| g.bytes).find(|b| *b > 0).unwrap_or(0);
         let pages = bytes / (page as u64).max(1);
         let store = SwapStore::new(u32::try_from(pages).unwrap_or(u32::MAX), page)?;
         Ok(HostTier(Arc::new(Mutex::new(Tier {
             device,
-            spans,
+            groups,
             store,
             prefixes: Residency::default(),
             sequences: HashMap::new(),
@@ -114,10 +151,10 @@ impl HostTier {
             sequences,
             ..
         } = &mut *tier;
-        while let Some((_, (_, page))) = prefixes.pop_oldest() {
-            store.drop_page(page);
+        while let Some((_, kept)) = prefixes.pop_oldest() {
+            kept.all().for_each(|page| store.drop_page(page));
         }
-        for page in sequences.values().flatten() {
+        for page in sequences.values().flat_map(HashMap::values).flatten() {
             store.raw(*page)[0] ^= 1;
         }
     }
@@ -129,16 +166,34 @@ impl HostTier {
 }
 
 impl Tier {
-    /// Copies a block away, pushing out the prefix used longest ago if it must.
-    fn away(&mut self, block: u32) -> Option<Page> {
-        if self.store.used() == self.store.pages() {
-            let (_, (_, page)) = self.prefixes.pop_oldest()?;
-            self.store.drop_page(page);
+    /// Copies a block of a group away, pushing out the prefixes used longest ago if it must.
+    fn away(&mut self, group: usize, block: u32) -> Option<Pages> {
+        let wanted = self.groups[group]
+            .bytes
+            .div_ceil(self.store.page_bytes().max(1));
+        let mut pages = Pages::with_capacity(wanted);
+        for part in 0..wanted {
+            match self.page_away(group, block, part) {
+                Some(page) => pages.push(page),
+                None => {
+                    self.drop_pages(pages);
+                    return None;
+                }
+            }
+        }
+        self.stats.spilled += u64::from(group == 0);
+        Some(pages)
+    }
+
+    fn page_away(&mut self, group: usize, block: u32, part: usize) -> Option<Page> {
+        while self.store.used() == self.store.pages() {
+            let (_, kept) = self.prefixes.pop_oldest()?;
+            self.drop_pages(kept.all());
         }
         let start = Instant::now();
-        let (device, spans) = (&self.device, &self.spans);
+        let (device, group) = (&self.device, &self.groups[group]);
         let page = self.store.try_put(|bytes| {
-            each(spans, block, bytes.len(), |at, range| {
+            each(group, block, part, bytes.len(), |at, range| {
                 device.backend.read(device.arenas, at, &mut bytes[range])
             })
         })?;
@@ -146,7 +201,6 @@ impl Tier {
             Ok(page) => {
                 self.away
                     .measure(self.store.page_bytes() as u64, start.elapsed());
-                self.stats.spilled += 1;
                 Some(page)
             }
             Err(fault) => {
@@ -156,99 +210,154 @@ impl Tier {
         }
     }
 
-    /// Copies a page into a block. False if it cannot be trusted or the device refused.
-    fn back(&mut self, page: Page, block: u32) -> bool {
-        let start = Instant::now();
-        let bytes = match self.store.get(page) {
-            Ok(bytes) => bytes,
-            Err(corrupt) => {
-                tracing::error!(%corrupt, "its tokens are computed again");
-                self.stats.corrupt += 1;
+    /// Copies pages into a block of a group. False if they cannot be trusted or the device refused.
+    fn back(&mut self, pages: &[Page], group: usize, block: u32) -> bool {
+        for (part, page) in pages.iter().enumerate() {
+            let start = Instant::now();
+            let bytes = match self.store.get(*page) {
+                Ok(bytes) => bytes,
+                Err(corrupt) => {
+                    tracing::error!(%corrupt, "its tokens are computed again");
+                    self.stats.corrupt += 1;
+                    return false;
+                }
+            };
+            let device = &self.device;
+            let done = each(
+                &self.groups[group],
+                block,
+                part,
+                bytes.len(),
+                |at, range| device.backend.write(device.arenas, at, &bytes[range]),
+            );
+            if let Err(fault) = done {
+                tracing::warn!(%fault, "a KV block could not be copied back from host memory");
                 return false;
             }
-        };
-        let device = &self.device;
-        let done = each(&self.spans, block, bytes.len(), |at, range| {
-            device.backend.write(device.arenas, at, &bytes[range])
-        });
-        if let Err(fault) = done {
-            tracing::warn!(%fault, "a KV block could not be copied back from host memory");
-            return false;
+            self.back
+                .measure(self.store.page_bytes() as u64, start.elapsed());
         }
-        self.back
-            .measure(self.store.page_bytes() as u64, start.elapsed());
-        self.stats.restored += 1;
+        self.stats.restored += u64::from(group == 0);
         true
+    }
+
+    /// Group and index of a table entry.
+    fn place(&self, entry: &TableDelta) -> (u32, u32) {
+        (entry.slot / self.device.plan.limits.slots, entry.index)
+    }
+
+    fn drop_pages(&mut self, pages: impl IntoIterator<Item = Page>) {
+        pages
+            .into_iter()
+            .for_each(|page| self.store.drop_page(page));
     }
 
     /// Whether bringing blocks back beats computing them. Until something came back, the way out is the measure.
     fn worth(&self, blocks: u32) -> bool {
-        let bytes = u64::from(blocks) * self.store.page_bytes() as u64;
+        let bytes = self.groups.iter().map(|group| {
+            let held = group
+                .window
+                .map_or(blocks, |w| blocks.min(w.div_ceil(KV_BLOCK) + 1));
+            u64::from(held) * group.bytes as u64
+        });
         let way = match self.back.seconds(1) {
             Some(_) => self.back,
             None => self.away,
         };
-        way.beats(bytes, &self.compute.get(), u64::from(blocks * KV_BLOCK))
+        let tokens = u64::from(blocks * KV_BLOCK);
+        way.beats(bytes.sum(), &self.compute.get(), tokens)
     }
 }
 
-/// Calls `copy` with the place of each span's part of `block`, and the range of a page's bytes that belongs to it.
+/// Calls `copy` with the place of each stream's share of part `part` of `block`, and the range of a page's bytes that belongs to
+/// it: the streams' blocks lie one after another, cut into pages.
 fn each(
-    spans: &[(SpanId, usize)],
+    group: &Group,
     block: u32,
+    part: usize,
     page: usize,
     mut copy: impl FnMut(Loc, std::ops::Range<usize>) -> Result<(), DeviceFault>,
 ) -> Result<(), DeviceFault> {
+    let (begin, end) = (part * page, (part + 1) * page);
     let mut first = 0;
-    for (span, bytes) in spans {
-        let at = Loc {
-            span: *span,
-            offset: u64::from(block) * *bytes as u64,
-        };
-        copy(at, first..first + bytes)?;
+    for (span, bytes) in &group.streams {
+        let share = first.max(begin)..(first + bytes).min(end);
+        if !share.is_empty() {
+            let at = Loc {
+                span: *span,
+                offset: u64::from(block) * *bytes as u64 + (share.start - first) as u64,
+            };
+            copy(at, share.start - begin..share.end - begin)?;
+        }
         first += bytes;
     }
-    debug_assert_eq!(first, page);
     Ok(())
 }
 
 impl BlockSink for HostTier {
-    fn evict(&mut self, name: &BlockName, number: u64, block: u32) {
+    fn evict(&mut self, name: &BlockName, number: u64, block: u32, beside: &[u32]) {
         let mut tier = self.tier();
-        if tier.prefixes.get(name).is_some() {
-            tier.prefixes.touch(name);
-        } else if let Some(page) = tier.away(block) {
-            tier.prefixes.insert(*name, (number, page));
+        let mut kept = match tier.prefixes.remove(name) {
+            Some(kept) => kept,
+            None => match tier.away(0, block) {
+                Some(pages) => Kept {
+                    number,
+                    pages,
+                    beside: beside.iter().map(|_| None).collect(),
+                },
+                None => return,
+            },
+        };
+        for (group, (block, kept)) in beside.iter().zip(&mut kept.beside).enumerate() {
+            if kept.is_none() && *block != NO_BLOCK {
+                *kept = tier.away(group + 1, *block);
+            }
         }
+        // Blocks without bytes take no page, and are not kept for ever all the same.
+        while tier.prefixes.len() >= tier.store.pages() as usize {
+            let Some((_, oldest)) = tier.prefixes.pop_oldest() else {
+                break;
+            };
+            tier.drop_pages(oldest.all());
+        }
+        tier.prefixes.insert(*name, kept);
     }
 
     fn kept(&self, name: &BlockName) -> Option<u64> {
-        self.tier().prefixes.get(name).map(|kept| kept.0)
+        self.tier().prefixes.get(name).map(|kept| kept.number)
+    }
+
+    fn kept_beside(&self, name: &BlockName, group: usize) -> bool {
+        let tier = self.tier();
+        let kept = tier.prefixes.get(name).and_then(|k| k.beside.get(group));
+        kept.is_some_and(Option::is_some)
     }
 
     fn worth(&self, blocks: u32) -> bool {
         self.tier().worth(blocks)
     }
 
-    fn restore(&mut self, name: &BlockName, block: u32) -> bool {
+    fn restore(&mut self, name: &BlockName, block: u32, beside: &[u32]) -> bool {
         let mut tier = self.tier();
-        let Some((_, page)) = tier.prefixes.get(name).copied() else {
+        let Some(kept) = tier.prefixes.remove(name) else {
             return false;
         };
-        let came = tier.back(page, block);
-        if came {
-            tier.prefixes.touch(name);
-        } else {
-            tier.prefixes.remove(name);
-            tier.store.drop_page(page);
+        let mut came = tier.back(&kept.pages, 0, block);
+        for (group, block) in beside.iter().enumerate().filter(|(_, b)| **b != NO_BLOCK) {
+            let pages = kept.beside.get(group).and_then(Option::as_ref);
+            came = came && pages.is_some_and(|pages| tier.back(pages, group + 1, *block));
+        }
+        match came {
+            true => drop(tier.prefixes.insert(*name, kept)),
+            false => tier.drop_pages(kept.all()),
         }
         came
     }
 
     fn reset(&mut self) {
         let mut tier = self.tier();
-        while let Some((_, (_, page))) = tier.prefixes.pop_oldest() {
-            tier.store.drop_page(page);
+        while let Some((_, kept)) = tier.prefixes.pop_oldest() {
+            tier.drop_pages(kept.all());
         }
     }
 }
@@ -258,51 +367,52 @@ impl BlockSink for HostTier {
 pub struct HostSpill(pub Option<HostTier>);
 
 impl SpillRouter for HostSpill {
-    fn spill(&mut self, key: u64, blocks: &[u32]) -> bool {
+    fn spill(&mut self, key: u64, entries: &[TableDelta]) -> bool {
         let Some(tier) = &self.0 else {
             return false;
         };
         let mut tier = tier.tier();
-        let mut pages = Vec::with_capacity(blocks.len());
-        for block in blocks {
-            match tier.away(*block) {
-                Some(page) => pages.push(page),
-                None => break,
-            }
+        let mut kept = HashMap::with_capacity(entries.len());
+        for entry in entries {
+            let place = tier.place(entry);
+            match tier.away(place.0 as usize, entry.block) {
+                Some(pages) => kept.insert(place, pages),
+                None => {
+                    tier.drop_pages(kept.into_values().flatten());
+                    return false;
+                }
+            };
         }
-        let whole = pages.len() == blocks.len();
-        if whole {
-            tier.sequences.insert(key, pages);
-        } else {
-            pages.into_iter().for_each(|p| tier.store.drop_page(p));
-        }
-        whole
+        tier.sequences.insert(key, kept);
+        true
     }
 
-    fn restore(&mut self, key: u64, first: u32, blocks: &[u32]) -> bool {
+    fn restore(&mut self, key: u64, entries: &[TableDelta]) -> bool {
         let Some(tier) = &self.0 else {
             return false;
         };
         let mut tier = tier.tier();
-        if !tier.worth(blocks.len() as u32) {
+        let blocks = entries.iter().filter(|e| tier.place(e).0 == 0).count();
+        if !tier.worth(blocks as u32) {
             return false;
         }
-        let Some(pages) = tier.sequences.remove(&key) else {
+        let Some(kept) = tier.sequences.remove(&key) else {
             return false;
         };
-        let kept = pages.iter().skip(first as usize).zip(blocks);
-        let came = kept.fold(true, |came, (page, block)| came && tier.back(*page, *block));
-        pages.into_iter().for_each(|p| tier.store.drop_page(p));
+        let came = entries.iter().all(|entry| {
+            let place = tier.place(entry);
+            let pages = kept.get(&place);
+            pages.is_some_and(|pages| tier.back(pages, place.0 as usize, entry.block))
+        });
+        tier.drop_pages(kept.into_values().flatten());
         came
     }
 
     fn discard(&mut self, key: u64) {
         if let Some(tier) = &self.0 {
             let mut tier = tier.tier();
-            let pages = tier.sequences.remove(&key);
-            for page in pages.into_iter().flatten() {
-                tier.store.drop_page(page);
-            }
+            let kept = tier.sequences.remove(&key).unwrap_or_default();
+            tier.drop_pages(kept.into_values().flatten());
         }
     }
 }

@@ -37,7 +37,7 @@ pub struct EngineOptions {
     /// ids that n leaves on its device; elsewhere it is planned meanwhile ([`Lookahead::Late`]). Answers do not depend on it.
     pub lookahead: Lookahead,
     /// Bytes of host memory for the KV of evicted prefixes and preempted sequences. Default 0: none is kept. Without effect
-    /// where there are groups beside the first one.
+    /// where there is recurrent state.
     pub kv_host_bytes: u64,
     /// Tokens between two snapshots of recurrent state, a multiple of the KV block, where the plan has places for them. Default
     /// 256: a prefix of such a model is resumed from there, and prefill is cut there.
@@ -152,10 +152,9 @@ pub fn assemble(
             blocks: group.blocks as u32,
         })
         .collect();
-    let grouped = !windows.is_empty() || states.is_some();
     let tier = match options.kv_host_bytes {
         0 => None,
-        _ if grouped => None,
+        _ if states.is_some() => None,
         bytes => {
             let device = Arc::clone(model.device());
             Some(HostTier::new(device, bytes, pace.clone())?)

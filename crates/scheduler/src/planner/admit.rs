@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From the head of the queue to a slot.
 
-use super::{Planner, Seq};
+use super::{Planner, Seq, entries_of};
 use crate::effect::Effect;
 use crate::event::Event;
 use crate::kv::{Admission, KvAccounts};
@@ -46,7 +46,8 @@ impl<S: Clone> Planner<S> {
                 restore: self.mode == Lookahead::None,
             };
             let slot = slot as u32;
-            let Some(attached) = kv.admit(slot, &admission) else {
+            let spare = admission.spare;
+            let Some(mut attached) = kv.admit(slot, &admission) else {
                 return;
             };
             let Some(mut seq) = self.waiting.pop_front() else {
@@ -57,13 +58,31 @@ impl<S: Clone> Planner<S> {
                 && !seq.request.history
                 && seq.request.bias.is_empty();
             seq.make_room(self.capacity, self.limits.max_drafts);
+            let kept = self.restore(&mut seq, slot, attached.cached, kv, spill);
+            if kept.is_none() && self.entries.iter().any(|e| e.slot != slot) {
+                // Windows went on to where the kept tokens end; the rows begin at the cached prefix after all.
+                kv.release(slot, &[]);
+                let admission = Admission {
+                    namespace: seq.request.namespace,
+                    tokens: &seq.tokens,
+                    reuse,
+                    spare,
+                    restore: self.mode == Lookahead::None,
+                };
+                let Some(again) = kv.admit(slot, &admission) else {
+                    self.waiting.push_front(seq);
+                    return;
+                };
+                attached = again;
+            }
             seq.computed = attached.cached;
             seq.published = seq.computed / self.block;
             let state = attached.state.map(|place| StateRestore { slot, place });
             self.plan.restores.extend(state);
             seq.fresh = true;
-            if !restore(&mut seq, slot, kv, spill, self.block) {
-                self.plan.copies.extend(attached.copy);
+            match kept {
+                Some(tokens) => seq.computed = tokens,
+                None => self.plan.copies.extend(attached.copy),
             }
             for (index, block) in kv.table(slot).iter().enumerate() {
                 self.plan.tables.push(TableDelta {
@@ -120,31 +139,31 @@ impl<S: Clone> Planner<S> {
             common > cached && other.computed < common
         })
     }
-}
 
-/// Brings spilled KV back behind the cached prefix. Whether it did.
-fn restore<S: Clone>(
-    seq: &mut Seq<S>,
-    slot: u32,
-    kv: &mut dyn KvAccounts,
-    spill: &mut dyn SpillRouter,
-    block: u32,
-) -> bool {
-    let Some(kept) = seq.spilled.take() else {
-        return false;
-    };
-    let first = seq.computed / block;
-    let used = kept.div_ceil(block);
-    let gained = kept > seq.computed
-        && spill.restore(
-            seq.request.id.0,
-            first,
-            &kv.table(slot)[first as usize..used as usize],
-        );
-    if gained {
-        seq.computed = kept;
-    } else {
-        spill.discard(seq.request.id.0);
+    /// Brings spilled KV back behind the cached prefix. How many tokens are stored then; `None` if it did not, and
+    /// `self.entries` are those that were wanted.
+    fn restore(
+        &mut self,
+        seq: &mut Seq<S>,
+        slot: u32,
+        cached: u32,
+        kv: &mut dyn KvAccounts,
+        spill: &mut dyn SpillRouter,
+    ) -> Option<u32> {
+        self.entries.clear();
+        let kept = seq.spilled.take()?;
+        let (first, used) = (cached / self.block, kept.div_ceil(self.block));
+        let mut gained = kept > cached;
+        if gained {
+            let blocks = &kv.table(slot)[first as usize..used as usize];
+            entries_of(blocks, slot, first, &mut self.entries);
+            // Groups beside the first one: the blocks that the row behind the kept tokens reads.
+            gained = kv.prepare(slot, kept, 0, &mut self.entries)
+                && spill.restore(seq.request.id.0, &self.entries);
+        }
+        if !gained {
+            spill.discard(seq.request.id.0);
+        }
+        gained.then_some(kept)
     }
-    gained
 }

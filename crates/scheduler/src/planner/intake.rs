@@ -41,6 +41,7 @@ impl<S: Clone> Planner<S> {
             drafting: false,
             later: false,
             moved: Vec::new(),
+            entries: Vec::new(),
             owed: (Vec::new(), Vec::new()),
             arrivals: 0,
             pace: Pace::default(),

@@ -12,7 +12,7 @@ use metrale_cache::{BlockName, BlockSink};
 use metrale_scheduler::{
     ClockRouter, DeviceRouter, DraftRouter, Effect, Fault, FaultKind, Lookahead, PlannerLimits,
     Progress, RequestId, Router, RowOutcome, RowStatus, Scope, Segment, SpillRouter, StepOutcome,
-    StepPlan,
+    StepPlan, TableDelta,
 };
 
 use super::BLOCK;
@@ -389,19 +389,19 @@ impl ClockRouter for Script {
 }
 
 impl SpillRouter for Script {
-    fn spill(&mut self, key: u64, blocks: &[u32]) -> bool {
+    fn spill(&mut self, key: u64, entries: &[TableDelta]) -> bool {
         if self.spills && !self.hybrid {
             let memory = self.memory.lock().unwrap();
-            let kept = blocks.iter().map(|b| memory[*b as usize]).collect();
+            let kept = entries.iter().map(|e| memory[e.block as usize]).collect();
             assert!(self.spilled.insert(key, kept).is_none());
         }
         self.spills && !self.hybrid
     }
 
-    fn restore(&mut self, key: u64, first: u32, blocks: &[u32]) -> bool {
+    fn restore(&mut self, key: u64, entries: &[TableDelta]) -> bool {
         let kept = self.spilled.remove(&key).expect("spilled before");
-        for (i, block) in blocks.iter().enumerate() {
-            self.memory.lock().unwrap()[*block as usize] = kept[first as usize + i];
+        for entry in entries {
+            self.memory.lock().unwrap()[entry.block as usize] = kept[entry.index as usize];
         }
         self.seen.lock().unwrap().restored += 1;
         true
@@ -446,7 +446,7 @@ impl Sink {
 }
 
 impl BlockSink for Sink {
-    fn evict(&mut self, name: &BlockName, number: u64, block: u32) {
+    fn evict(&mut self, name: &BlockName, number: u64, block: u32, _beside: &[u32]) {
         let cells = self.memory.lock().unwrap()[block as usize];
         if let Some((was, before)) = self.kept.get(name) {
             assert_eq!((*was, before), (number, &cells), "equal names, equal KV");
@@ -465,11 +465,15 @@ impl BlockSink for Sink {
         self.kept.get(name).map(|k| k.0)
     }
 
+    fn kept_beside(&self, _name: &BlockName, _group: usize) -> bool {
+        false
+    }
+
     fn worth(&self, blocks: u32) -> bool {
         blocks % 7 != 3
     }
 
-    fn restore(&mut self, name: &BlockName, block: u32) -> bool {
+    fn restore(&mut self, name: &BlockName, block: u32, _beside: &[u32]) -> bool {
         let calls = self.calls.fetch_add(1, Ordering::Relaxed);
         let Some((_, cells)) = self.kept.get(name).filter(|_| calls % 5 != 4) else {
             return false;

@@ -177,12 +177,7 @@ impl Sizes {
     ) -> Result<KvPools, SizeError> {
         let (given, what) = (options.kv_bytes, room.what);
         let room = given.or(room.bytes).ok_or(SizeError::UnknownMemory)?;
-        // Host memory keeps blocks of all layers.
-        let divide = match options.kv_host_bytes {
-            0 => KvPools::divide,
-            _ => KvPools::undivided,
-        };
-        let pools = divide(&prepared.instance, &self.kv, &self.step, Some(room));
+        let pools = KvPools::divide(&prepared.instance, &self.kv, &self.step, Some(room));
         let (blocks, block) = (pools.blocks, pools.block_bytes);
         let least = LEAST_BLOCKS.saturating_mul(block);
         if blocks >= LEAST_BLOCKS {
