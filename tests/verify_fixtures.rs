@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use metrale_core::Elem;
 use metrale_model_engine::Prepared;
 use metrale_model_engine::verify::{self, Reference, Report};
 use metrale_model_weights::{Checkpoint, StoredTensor};
@@ -90,6 +91,34 @@ fn every_exact_fixture_is_within_its_bound_along_every_schedule() {
             "{name}: the margins of the fixture are too small to compare"
         );
         assert!(report.passed(), "{name}: {report:#?}");
+    }
+}
+
+/// KV pools in formats with scales, everywhere or in some layers: within the bound of their roundings, which follows from the
+/// format alone, and off by more than f32 is.
+#[test]
+fn kv_formats_are_within_the_bound_of_their_roundings() {
+    if on_gpu() {
+        return;
+    }
+    // None with routers: which experts are the best changes at once, and no bound of roundings holds beyond that.
+    for name in [
+        "llama", "qwen3", "qwen2", "mistral", "granite", "gemma2", "gemma3",
+    ] {
+        let (folder, reference) = open(name).unwrap();
+        let exact = run(&folder, &reference, |_| ()).unwrap().bound;
+        for kv in [Elem::I8, Elem::F8E4M3] {
+            let all = run(&folder, &reference, |s| s.kv = kv.into()).unwrap();
+            assert!(all.passed(), "{name} {kv}: {all:#?}");
+            let mixed = |s: &mut Setup| s.kv.layers = [(1, kv)].into();
+            let mixed = run(&folder, &reference, mixed).unwrap();
+            assert!(mixed.passed(), "{name} {kv} in layer 1: {mixed:#?}");
+            for report in [all, mixed] {
+                let differences = report.schedules.iter().map(|s| s.max_diff);
+                let least = differences.fold(f32::INFINITY, f32::min);
+                assert!(least > exact, "{name} {kv}: the format has no effect");
+            }
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Layers that see a window of keys, in pools of their own: the bits are those of a plan without, and what has left the
-//! window is free.
+//! window is free. And KV formats of every kind, mixed by layer: a row has one hash under all circumstances.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -26,6 +26,19 @@ use support::{Result, Setup, TempCopy, fixture, library};
 const FAMILIES: &[&str] = &["mistral", "gemma2", "gemma3", "gpt-oss-mxfp4"];
 /// Windows of less than a block, and of more than two.
 const WINDOWS: [u32; 2] = [8, 40];
+/// A family, its window (0: it has none), and the KV formats of its layers.
+type Kind = (&'static str, u32, Kv);
+/// A format for all layers, and one for a single layer.
+type Kv = (Elem, Option<(u32, Elem)>);
+/// Formats with scales, everywhere and beside others.
+const FORMATS: &[Kind] = &[
+    ("llama", 0, (Elem::I8, None)),
+    ("llama", 0, (Elem::F8E4M3, None)),
+    ("llama", 0, (Elem::BF16, Some((1, Elem::F32)))),
+    ("mistral", 40, (Elem::I8, None)),
+    ("gemma3", 40, (Elem::I8, Some((1, Elem::F16)))),
+    ("gpt-oss-mxfp4", 8, (Elem::F8E4M3, Some((0, Elem::BF16)))),
+];
 const PROMPT: u32 = 210;
 const ANSWER: u32 = 40;
 const CONTEXT: u32 = 400;
@@ -42,7 +55,7 @@ fn windowed(name: &str, tokens: u32) -> Result<TempCopy> {
         "\"sliding_window\": 8",
         &format!("\"sliding_window\": {tokens}"),
     );
-    assert_eq!(config != other, tokens != 8);
+    assert_eq!(config != other, ![0, 8].contains(&tokens));
     std::fs::write(&file, other)?;
     Ok(copy)
 }
@@ -57,17 +70,19 @@ struct Case {
     pool: Option<(u32, u32)>,
     lookahead: Lookahead,
     host_bytes: u64,
+    kv: Kv,
 }
 
 impl Case {
-    fn new(window: u32) -> Case {
+    fn new(window: u32, kv: Kv) -> Case {
         Case {
             slots: 6,
             chunk: 64,
             blocks: 256,
-            pool: Some((window, 0)),
+            pool: (window > 0).then_some((window, 0)),
             lookahead: Lookahead::Late,
             host_bytes: 0,
+            kv,
         }
     }
 }
@@ -107,6 +122,8 @@ impl Running {
             blocks: u64::from(WindowOptions::least(tokens, step.slots, step.rows) + more),
         };
         setup.windows = case.pool.map(pool).into_iter().collect();
+        setup.kv.all = case.kv.0;
+        setup.kv.layers.extend(case.kv.1);
         let model = setup.load(path)?;
         let digest = model.digest().to_owned();
         let options = EngineOptions {
@@ -178,26 +195,83 @@ fn alone(path: &Path, case: &Case) -> (String, Rows) {
     (engine.digest.clone(), engine.answer(1).1)
 }
 
-/// Runs `body` for each family and window, with the rows of a plan without pools of windows.
-fn each(mut body: impl FnMut(&str, &Path, &Case, &Rows)) {
-    for name in FAMILIES {
-        for window in WINDOWS {
-            let copy = windowed(name, window).unwrap();
-            let case = Case::new(window);
-            let whole = Case { pool: None, ..case };
-            let (digest, want) = alone(copy.path(), &whole);
-            let (own, got) = alone(copy.path(), &case);
-            let what = format!("{name}, window {window}");
-            assert_eq!(got, want, "{what}: a pool of its own changes rows");
-            assert_eq!(own, digest, "{what}: paging is no part of the digest");
-            body(&what, copy.path(), &case, &want);
-        }
+/// Every family with every window.
+fn windows() -> Vec<Kind> {
+    let kinds = FAMILIES.iter().flat_map(|name| WINDOWS.map(|w| (*name, w)));
+    kinds
+        .map(|(name, window)| (name, window, (Elem::F32, None)))
+        .collect()
+}
+
+/// Runs `body` for each kind, with the rows of a plan without pools of windows.
+fn each(kinds: &[Kind], mut body: impl FnMut(&str, &Path, &Case, &Rows)) {
+    for (name, window, kv) in kinds {
+        let copy = windowed(name, *window).unwrap();
+        let case = Case::new(*window, *kv);
+        let whole = Case { pool: None, ..case };
+        let (digest, want) = alone(copy.path(), &whole);
+        let (own, got) = alone(copy.path(), &case);
+        let what = format!("{name}, window {window}, {kv:?}");
+        assert_eq!(got, want, "{what}: a pool of its own changes rows");
+        assert_eq!(own, digest, "{what}: paging is no part of the digest");
+        body(&what, copy.path(), &case, &want);
     }
 }
 
 #[test]
 fn chunks_and_a_crowd_leave_no_trace() {
-    each(|what, path, case, want| {
+    crowded(&windows());
+}
+
+#[test]
+fn prefixes_are_resumed_where_their_windows_are() {
+    resumed(&windows());
+}
+
+#[test]
+fn recompute_after_preemption_leaves_no_trace() {
+    preempted(&windows(), 0, Lookahead::None, false);
+    preempted(&windows(), 0, Lookahead::Late, false);
+}
+
+#[test]
+fn windows_come_back_from_host_memory() {
+    assert!(preempted(&windows(), 1 << 20, Lookahead::None, false) > 0);
+    assert!(preempted(&windows(), 64 << 10, Lookahead::Late, false) > 0);
+    // Pages whose checksums do not hold: the windows went on already when that is found.
+    preempted(&windows(), 1 << 20, Lookahead::None, true);
+}
+
+#[test]
+fn kv_formats_hold_the_rule() {
+    crowded(FORMATS);
+    resumed(FORMATS);
+    preempted(FORMATS, 0, Lookahead::Late, false);
+    assert!(preempted(FORMATS, 1 << 20, Lookahead::None, false) > 0);
+}
+
+#[test]
+fn every_layer_has_the_format_that_it_is_given() {
+    let path = fixture("llama");
+    let kinds = [
+        (Elem::F32, None),
+        (Elem::I8, None),
+        (Elem::F8E4M3, None),
+        (Elem::F32, Some((0, Elem::I8))),
+        (Elem::F32, Some((1, Elem::I8))),
+        (Elem::I8, Some((0, Elem::F16))),
+    ];
+    let seen = kinds.map(|kv| alone(&path, &Case::new(0, kv)));
+    for (i, a) in seen.iter().enumerate() {
+        for b in &seen[..i] {
+            assert_ne!(a.0, b.0, "another format is another digest");
+            assert_ne!(a.1, b.1, "{:?} has no effect", kinds[i]);
+        }
+    }
+}
+
+fn crowded(kinds: &[Kind]) {
+    each(kinds, |what, path, case, want| {
         for chunk in [1, 16, 50] {
             let case = Case { chunk, ..*case };
             assert_eq!(&alone(path, &case).1, want, "{what}, chunks of {chunk}");
@@ -216,17 +290,20 @@ fn chunks_and_a_crowd_leave_no_trace() {
     });
 }
 
-#[test]
-fn prefixes_are_resumed_where_their_windows_are() {
-    each(|what, path, case, want| {
+fn resumed(kinds: &[Kind]) {
+    each(kinds, |what, path, case, want| {
         let mut engine = Running::start(path, case).unwrap();
         engine.submit(1, text(0, PROMPT), ANSWER).unwrap();
         engine.finish();
         engine.submit(2, text(0, PROMPT), ANSWER).unwrap();
         engine.finish();
         let (cached, rows) = engine.answer(2);
-        // Hits end at blocks.
-        assert_eq!(cached, (PROMPT - 1) / KV_BLOCK * KV_BLOCK, "{what}");
+        // With windows, hits end at blocks.
+        let reach = match case.pool {
+            Some(_) => (PROMPT - 1) / KV_BLOCK * KV_BLOCK,
+            None => PROMPT - 1,
+        };
+        assert_eq!(cached, reach, "{what}");
         assert_eq!(&rows, want, "{what}, the same prompt again");
         // Behind the answer, against an engine that has seen nothing.
         let mut next = text(0, PROMPT);
@@ -244,9 +321,9 @@ fn prefixes_are_resumed_where_their_windows_are() {
 }
 
 /// Pools so small that sequences are preempted and windows of prefixes pushed out.
-fn preempted(host_bytes: u64, lookahead: Lookahead) -> u64 {
+fn preempted(kinds: &[Kind], host_bytes: u64, lookahead: Lookahead, spoil: bool) -> u64 {
     let mut restored = 0;
-    each(|what, path, case, want| {
+    each(kinds, |what, path, case, want| {
         // Less than two of them hold at their full length.
         let blocks = u64::from((PROMPT + ANSWER).div_ceil(KV_BLOCK)) + 12;
         let case = Case {
@@ -265,6 +342,15 @@ fn preempted(host_bytes: u64, lookahead: Lookahead) -> u64 {
             engine
                 .submit(1 + 100 * round, text(0, PROMPT), ANSWER)
                 .unwrap();
+            let tier = engine.driver.router().spill.0.clone();
+            let mut spoilt = 0;
+            while spoil && engine.driver.turn() != Turn::Idle {
+                let preemptions = engine.handle.stats().preemptions;
+                if let Some(tier) = tier.as_ref().filter(|_| preemptions > spoilt) {
+                    tier.spoil();
+                    spoilt = preemptions;
+                }
+            }
             engine.finish();
             let rows = engine.answer(1 + 100 * round).1;
             assert_eq!(&rows, want, "{what}, round {round}");
@@ -278,14 +364,8 @@ fn preempted(host_bytes: u64, lookahead: Lookahead) -> u64 {
 }
 
 #[test]
-fn recompute_after_preemption_leaves_no_trace() {
-    preempted(0, Lookahead::None);
-    preempted(0, Lookahead::Late);
-}
-
-#[test]
 fn a_long_sequence_holds_a_window_of_blocks() {
-    each(|what, path, case, _| {
+    each(&windows(), |what, path, case, _| {
         let (window, _) = case.pool.unwrap();
         let case = Case { slots: 1, ..*case };
         let mut engine = Running::start(path, &case).unwrap();

@@ -124,7 +124,7 @@ pub struct Edge {
 pub enum State {
     /// The block tables.
     Tables,
-    /// A KV stream of a layer, stored in the pool's format.
+    /// A KV stream of a layer, stored in the layer's KV format.
     Kv {
         /// `k` or `v`, as the circuit calls it.
         stream: String,
@@ -132,6 +132,8 @@ pub enum State {
         layer: u32,
         /// Values per token.
         cols: u64,
+        /// Heads that they are of: a whole part of `cols` each.
+        heads: u64,
     },
     /// A recurrent state of a layer: one row of f32 per sequence slot. A sequence's first row (position 0) starts from
     /// zeros, whatever the slot held: the kernels see to that, nobody clears it.

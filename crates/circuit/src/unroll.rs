@@ -218,12 +218,20 @@ impl Unroller<'_> {
                 continue;
             }
             let cols = self.size(&format!("state {name}"), &file.cols, Some(layer))?;
+            let heads = match &file.heads {
+                Some(heads) => self.size(&format!("heads of state {name}"), heads, Some(layer))?,
+                None => 1,
+            };
+            if heads == 0 || !cols.is_multiple_of(heads) {
+                return Err(self.fault(name, format!("{cols} columns are not {heads} heads")));
+            }
             let name = name.clone();
             self.out.states.push(match file.per {
                 StatePer::Token => State::Kv {
                     stream: name,
                     layer,
                     cols,
+                    heads,
                 },
                 StatePer::Slot => State::Slot {
                     name,

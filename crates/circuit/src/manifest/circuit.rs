@@ -106,6 +106,8 @@ pub(crate) struct ConstantFile {
 pub(crate) struct StateFile {
     /// Columns stored per token, or values per sequence.
     pub(crate) cols: Expr,
+    /// Heads that the columns of a token consist of; 1 unless stated. Formats with scales have one for each.
+    pub(crate) heads: Option<Expr>,
     #[serde(default)]
     pub(crate) per: StatePer,
     pub(crate) when: Option<Expr>,

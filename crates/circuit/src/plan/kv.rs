@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use metrale_core::{Elem, KV_BLOCK, SpanId};
+use metrale_core::{Elem, SpanId, kv as core_kv};
 
 use super::Plan;
 use crate::instance::{Attr, Instance, State, Use};
@@ -50,7 +50,7 @@ impl From<Elem> for KvFormats {
 /// `bf16`, or `bf16 (0-3 f16, 11 f32)`.
 impl fmt::Display for KvFormats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.all)?;
+        f.write_str(name(self.all))?;
         let mut runs: Vec<(u32, u32, Elem)> = Vec::new();
         for (layer, elem) in self.layers.iter().filter(|(_, e)| **e != self.all) {
             match runs.last_mut() {
@@ -61,11 +61,20 @@ impl fmt::Display for KvFormats {
         for (i, (first, last, elem)) in runs.iter().enumerate() {
             let open = if i == 0 { " (" } else { ", " };
             match first == last {
-                true => write!(f, "{open}{first} {elem}")?,
-                false => write!(f, "{open}{first}-{last} {elem}")?,
+                true => write!(f, "{open}{first} {}", name(*elem))?,
+                false => write!(f, "{open}{first}-{last} {}", name(*elem))?,
             }
         }
         f.write_str(if runs.is_empty() { "" } else { ")" })
+    }
+}
+
+/// A KV format in the words of the command line.
+fn name(elem: Elem) -> &'static str {
+    match elem {
+        Elem::I8 => "int8",
+        Elem::F8E4M3 => "fp8",
+        other => other.name(),
     }
 }
 
@@ -171,11 +180,16 @@ impl Instance {
 }
 
 impl State {
-    /// Bytes of a block of a KV stream in `format`; `None` if it is no such stream, or they are too many.
-    pub(super) fn block_bytes(&self, format: Elem) -> Option<u64> {
+    /// Elements of a block of a KV stream in `format`, scales included; `None` if it is no such stream, or they are too many.
+    pub(super) fn block_elems(&self, format: Elem) -> Option<u64> {
         match self {
-            State::Kv { cols, .. } => format.bytes_for(cols.checked_mul(u64::from(KV_BLOCK))?),
+            State::Kv { cols, heads, .. } => core_kv::block_elems(format, *heads, cols / heads),
             State::Tables | State::Slot { .. } => None,
         }
+    }
+
+    /// Their bytes.
+    pub(super) fn block_bytes(&self, format: Elem) -> Option<u64> {
+        format.bytes_for(self.block_elems(format)?)
     }
 }

@@ -175,6 +175,8 @@ pub struct Plan {
     pub kv_blocks: u64,
     /// Layers by block tables and pool: the first group, then one for each window of the request.
     pub kv_groups: Vec<KvGroup>,
+    /// Values of a token's head in a KV stream, the most of any; they have one scale where the format has scales.
+    pub kv_head: u64,
     /// K and V spans of each layer, `[layer]`, in the order of the circuit's streams.
     pub kv_spans: Vec<Vec<SpanId>>,
     /// Recurrent states, f32 `[slots + snapshots, ..]` each: what a snapshot of a sequence copies.

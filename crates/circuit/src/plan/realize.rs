@@ -123,6 +123,7 @@ pub(super) fn realize(
         family: instance.family().to_owned(),
         device: None,
         digest,
+        kv_head: r.kv_head(),
         kv_spans: r.kv_spans(),
         snapshots: if r.slot_spans().is_empty() {
             0

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The spans of a plan: activations, state, outputs, staging.
 
-use metrale_core::{ArenaKind, Elem, Extent, KV_BLOCK, Span, SpanId, Unit};
+use metrale_core::{ArenaKind, Elem, Extent, Span, SpanId, Unit};
 
 use super::args::Launch;
 use super::realize::Realizer;
@@ -80,7 +80,7 @@ impl Realizer<'_> {
             let name = state.name();
             let span = match state {
                 State::Tables => self.tables(&name)?,
-                State::Kv { cols, layer, .. } => self.stream(state, *layer, *cols)?,
+                State::Kv { layer, .. } => self.stream(state, *layer)?,
                 State::Slot { elems, .. } => {
                     let request = &self.job.request;
                     let places = u64::from(request.limits.slots) + u64::from(request.snapshots);
@@ -115,7 +115,7 @@ impl Realizer<'_> {
     }
 
     /// A KV stream, in the pool of its layer's group.
-    fn stream(&mut self, state: &State, layer: u32, cols: u64) -> Result<SpanId, PlanError> {
+    fn stream(&mut self, state: &State, layer: u32) -> Result<SpanId, PlanError> {
         let (name, elem) = (state.name(), self.job.request.kv.of(layer));
         let too_large = || PlanError::TooLarge { what: name.clone() };
         let group = self.kv_group(Some(layer));
@@ -123,7 +123,7 @@ impl Realizer<'_> {
         let bytes = block.checked_mul(self.kv_groups[group].blocks);
         let extent = Extent {
             unit: Unit::KvBlock,
-            elems: cols * u64::from(KV_BLOCK),
+            elems: state.block_elems(elem).ok_or_else(too_large)?,
         };
         let bytes = bytes.ok_or_else(too_large)?;
         let span = self.sized_span(&name, ArenaKind::Kv, elem, extent, bytes)?;
@@ -150,6 +150,15 @@ impl Realizer<'_> {
     pub(super) fn kv_spans(&self) -> Vec<Vec<SpanId>> {
         let layers = 0..self.job.instance.layers();
         layers.map(|layer| self.kv_spans_of(layer)).collect()
+    }
+
+    /// Values of a token's head in a KV stream, the most of any.
+    pub(super) fn kv_head(&self) -> u64 {
+        let heads = self.job.instance.states().iter().map(|s| match s {
+            State::Kv { cols, heads, .. } => cols / heads,
+            State::Tables | State::Slot { .. } => 0,
+        });
+        heads.max().unwrap_or(0)
     }
 
     pub(super) fn slot_spans(&self) -> Vec<SpanId> {

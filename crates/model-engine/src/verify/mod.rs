@@ -112,7 +112,9 @@ pub fn estimated_bound(instance: &Instance, reference: &Reference) -> f32 {
 /// Where weights are quantized it is 512 times that: format a16 is off by half of 1/16383 of a block's largest value, 2^-15.
 /// Where activations or the KV pool have 16 bits, their roundings (2^-9 for bf16, 2^-12 for f16) stand for all others: 8
 /// times the error of a random walk of eight of them a layer (inputs of four products, q, k, v and the weights of
-/// attention) and two behind, relative to the logits' root mean square.
+/// attention) and two behind, relative to the logits' root mean square. A KV pool with scales adds two coarser ones a layer: e4m3
+/// has three bits behind the leading one (2^-4); an int8 is off by half of 1/127 of its head's largest value, which is at most
+/// the root of their number times their root mean square.
 #[must_use]
 pub fn bound_of(plan: &Plan, reference: &Reference, exact: f32) -> f32 {
     let computed = [ArenaKind::Activations, ArenaKind::Kv];
@@ -132,6 +134,13 @@ pub fn bound_of(plan: &Plan, reference: &Reference, exact: f32) -> f32 {
     let mean = squares.sum::<f64>() / reference.logits.len().max(1) as f64;
     let steps = (8 * plan.kv_spans.len() + 2) as f32;
     let walk = 8.0 * steps.sqrt() * unit * mean.sqrt() as f32;
+    let scaled = match (holds(Elem::F8E4M3), holds(Elem::I8)) {
+        (true, _) => 1.0 / 16.0,
+        (false, true) => (plan.kv_head as f32).sqrt() / 254.0,
+        (false, false) => 0.0,
+    };
+    let scaled = 8.0 * (2.0 * plan.kv_spans.len() as f32).sqrt() * scaled * mean.sqrt() as f32;
+    let walk = walk.max(scaled);
     let integer = if holds(Elem::A16) { 512.0 } else { 1.0 };
     (exact * integer).max(walk)
 }

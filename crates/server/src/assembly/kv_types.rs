@@ -7,7 +7,7 @@ use metrale_circuit::{Instance, KvFormats};
 use metrale_core::Elem;
 
 /// Names of the types that a KV cache can have, as flags take them.
-pub const KV_TYPES: &[&str] = &["f16", "bf16", "f32"];
+pub const KV_TYPES: &[&str] = &["f16", "bf16", "f32", "int8", "fp8"];
 
 /// The type of a name.
 #[must_use]
@@ -16,6 +16,8 @@ pub fn kv_type(name: &str) -> Option<Elem> {
         "f32" => Some(Elem::F32),
         "bf16" => Some(Elem::BF16),
         "f16" => Some(Elem::F16),
+        "int8" => Some(Elem::I8),
+        "fp8" => Some(Elem::F8E4M3),
         _ => None,
     }
 }
@@ -46,8 +48,11 @@ pub enum KvLayersError {
     )]
     Entry(String),
     /// A type that is none.
-    #[error("--kv-cache-dtype-layers: there is no type `{0}`; it can be one of {}", KV_TYPES.join(", "))]
-    Type(String),
+    #[error("--kv-cache-dtype-layers: there is no type `{name}`; it can be one of {}", KV_TYPES.join(", "))]
+    Type {
+        /// The name.
+        name: String,
+    },
     /// Layers that the model does not have.
     #[error(
         "--kv-cache-dtype-layers: the model has no such layer with a KV cache as `{which}`; those that have one are {}",
@@ -70,7 +75,9 @@ impl FromStr for KvLayers {
             let (which, name) = entry.split_once('=').ok_or_else(bad)?;
             let which = which_of(which.trim()).ok_or_else(bad)?;
             let name = name.trim();
-            let elem = kv_type(name).ok_or_else(|| KvLayersError::Type(name.to_owned()))?;
+            let elem = kv_type(name).ok_or_else(|| KvLayersError::Type {
+                name: name.to_owned(),
+            })?;
             Ok((which, elem))
         });
         entries.collect::<Result<_, _>>().map(KvLayers)
@@ -177,19 +184,17 @@ mod tests {
     #[test]
     fn layers_by_number_place_and_kind() {
         let shown = |name, text| formats(name, text).unwrap();
-        assert_eq!(
-            shown("llama", "0-1=f16, last=bf16"),
-            "f32 (0-1 f16, 3 bf16)"
-        );
-        assert_eq!(shown("llama", "0-3=f16,1=f32"), "f32 (0 f16, 2-3 f16)");
+        assert_eq!(shown("llama", "0-1=f16, last=bf16"), "f32 (0 f16, 1 bf16)");
+        assert_eq!(shown("llama", "0-1=f16,1=f32"), "f32 (0 f16)");
+        assert_eq!(shown("llama", "0=int8,1=int8"), "f32 (0-1 int8)");
         // Every second layer of this one slides, from the first on.
-        assert_eq!(shown("gemma3", "sliding=f16"), "f32 (0 f16, 2 f16)");
+        assert_eq!(shown("gemma3", "sliding=fp8"), "f32 (0 fp8)");
         assert_eq!(
             shown("gemma3", "full=bf16,first=f16"),
-            "f32 (0 f16, 1 bf16, 3 bf16)"
+            "f32 (0 f16, 1 bf16)"
         );
-        // Only every fourth layer of this one has a KV cache.
-        assert_eq!(shown("qwen3-next", "0-3=f16"), "f32 (3 f16)");
+        // Only the last layer of this one has a KV cache.
+        assert_eq!(shown("qwen3-next", "0-1=f16"), "f32 (1 f16)");
     }
 
     #[test]
@@ -200,14 +205,14 @@ mod tests {
             ("3", "`3`"),
             ("3-1=f16", "3-1=f16"),
             ("middle=f16", "middle=f16"),
-            ("0=f12", "`f12`; it can be one of f16, bf16, f32"),
-            ("0-4=f16", "`0-4`; those that have one are 0-3"),
+            ("0=f12", "`f12`; it can be one of f16, bf16, f32, int8, fp8"),
+            ("0-4=f16", "`0-4`; those that have one are 0-1"),
             ("sliding=f16", "`sliding`"),
         ] {
             let e = said("llama", text);
             assert!(e.contains(word), "{text}: {e}");
         }
         let e = said("qwen3-next", "0=f16");
-        assert!(e.contains("`0`; those that have one are 3"), "{e}");
+        assert!(e.contains("`0`; those that have one are 1"), "{e}");
     }
 }

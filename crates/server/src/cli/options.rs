@@ -12,9 +12,7 @@ use super::exit::{Exit, Failure, OrExit};
 use super::machine::Machine;
 use super::parser::Values;
 use crate::api::limits::Limits;
-use crate::assembly::{
-    FAULTS, KvLayers, LoadOptions, SamplingFlags, Weights, fault_plan, kv_type,
-};
+use crate::assembly::{FAULTS, KvLayers, LoadOptions, SamplingFlags, Weights, fault_plan, kv_type};
 use crate::http::HttpConfig;
 
 /// The KV cache's element type, if it is given. The parser has checked its name.
