@@ -20,7 +20,7 @@ use metrale_sampling::Sampling;
 use metrale_scheduler::{
     Delivery, Event, Handle, Lookahead, PlannerLimits, Request, RequestId, Turn,
 };
-use support::{Result, Setup, TempCopy, fixture, library};
+use support::{Result, Setup, TempCopy, fixture, library, served};
 
 /// Families with windows: all layers have one, every second, every second.
 const FAMILIES: &[&str] = &["mistral", "gemma2", "gemma3", "gpt-oss-mxfp4"];
@@ -197,7 +197,9 @@ fn alone(path: &Path, case: &Case) -> (String, Rows) {
 
 /// Every family with every window.
 fn windows() -> Vec<Kind> {
-    let kinds = FAMILIES.iter().flat_map(|name| WINDOWS.map(|w| (*name, w)));
+    let kinds = served(FAMILIES)
+        .into_iter()
+        .flat_map(|name| WINDOWS.map(|w| (name, w)));
     kinds
         .map(|(name, window)| (name, window, (Elem::F32, None)))
         .collect()
@@ -205,7 +207,8 @@ fn windows() -> Vec<Kind> {
 
 /// Runs `body` for each kind, with the rows of a plan without pools of windows.
 fn each(kinds: &[Kind], mut body: impl FnMut(&str, &Path, &Case, &Rows)) {
-    for (name, window, kv) in kinds {
+    let can = |(name, ..): &&Kind| !served(&[*name]).is_empty();
+    for (name, window, kv) in kinds.iter().filter(can) {
         let copy = windowed(name, *window).unwrap();
         let case = Case::new(*window, *kv);
         let whole = Case { pool: None, ..case };
