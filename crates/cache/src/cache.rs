@@ -361,8 +361,8 @@ impl KvCache {
             let edge = block_of(tokens, index);
             let parent = self.parent_of(&sequence, index);
             let own = sequence.table[index];
-            match self.tree.child_or_hash(parent, edge) {
-                Ok(other) => {
+            match self.tree.child(parent, edge) {
+                Some(other) => {
                     self.pool.hold(other);
                     self.pool.drop_hold(own);
                     self.pool.give_back(own);
@@ -372,9 +372,9 @@ impl KvCache {
                         block: other,
                     });
                 }
-                Err(hash) => {
+                None => {
                     let lesser = self.tree.lesser_tail(parent, edge);
-                    self.tree.insert_full(parent, own, edge, hash);
+                    self.tree.insert_full(parent, own, edge);
                     self.number(&sequence, index, edge);
                     self.drop_tail(lesser);
                 }
@@ -576,8 +576,8 @@ impl KvCache {
             above = Above::Block(number);
             let parent = self.parent_of(sequence, index);
             // The search ended where the tree had no such child.
-            if let Err(hash) = self.tree.child_or_hash(parent, edge) {
-                self.tree.insert_full(parent, block, edge, hash);
+            if self.tree.child(parent, edge).is_none() {
+                self.tree.insert_full(parent, block, edge);
                 sequence.published += 1;
                 self.restored += 1;
                 for window in &mut self.windows {

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The radix tree of prefixes. A node is named by its block.
+//!
+//! A full node that has siblings is found by a hash table, except the one that its parent names as its first child: that is
+//! looked at before. So a chain without branches, which most of a prompt is, is never hashed; a place of the table costs a miss
+//! of the processor's caches each time.
 
 use std::collections::HashMap;
 
@@ -18,7 +22,10 @@ struct Node {
     first_child: u32,
     next: u32,
     prev: u32,
+    /// Of a placed node.
     hash: u32,
+    /// Whether it stands in the hash table.
+    placed: bool,
     /// Tokens on its edge: [`BLOCK`], or fewer for a tail. 0: not in the tree.
     len: u8,
 }
@@ -29,6 +36,7 @@ const ABSENT: Node = Node {
     next: NONE,
     prev: NONE,
     hash: 0,
+    placed: false,
     len: 0,
 };
 
@@ -54,7 +62,7 @@ struct Root {
 pub(crate) struct Tree {
     nodes: Vec<Node>,
     tokens: Vec<[u32; BLOCK]>,
-    /// Open addressing with linear probing over all full nodes.
+    /// Open addressing with linear probing over all full nodes that are not first children.
     table: Vec<Place>,
     roots: Vec<Root>,
     free_roots: Vec<u32>,
@@ -133,31 +141,31 @@ impl Tree {
 
     /// The full child of `parent` with these tokens.
     pub(crate) fn child(&self, parent: u32, tokens: &[u32; BLOCK]) -> Option<u32> {
-        self.child_or_hash(parent, tokens).ok()
-    }
-
-    /// As [`Tree::child`]; where there is none, the hash for [`Tree::insert_full`].
-    pub(crate) fn child_or_hash(&self, parent: u32, tokens: &[u32; BLOCK]) -> Result<u32, u32> {
         let is_it = |block: u32| {
             let node = &self.nodes[block as usize];
             node.len as usize == BLOCK
                 && node.parent == parent
                 && self.tokens[block as usize] == *tokens
         };
-        // A chain without branches lies in memory in order: no hash, no probe.
         let first = self.first_child(parent);
-        if first != NONE && is_it(first) {
-            return Ok(first);
+        if first == NONE {
+            return None;
+        }
+        if is_it(first) {
+            return Some(first);
+        }
+        if self.nodes[first as usize].next == NONE {
+            return None;
         }
         let hash = (self.hash)(self.key, parent, tokens);
         let mut at = self.home(hash);
         loop {
             let place = self.table[at];
             if place.block == NONE {
-                return Err(hash);
+                return None;
             }
             if place.hash == hash && is_it(place.block) {
-                return Ok(place.block);
+                return Some(place.block);
             }
             at = self.after(at);
         }
@@ -182,41 +190,47 @@ impl Tree {
             .find(|c| self.edge(*c).len() < BLOCK && tokens.starts_with(self.edge(*c)))
     }
 
-    /// Makes `block` a full child of `parent`; [`Tree::child_or_hash`] said that there is no equal one, and `hash`.
-    pub(crate) fn insert_full(
-        &mut self,
-        parent: u32,
-        block: u32,
-        tokens: &[u32; BLOCK],
-        hash: u32,
-    ) {
+    /// Makes `block` a full child of `parent`; [`Tree::child`] said that there is no equal one.
+    pub(crate) fn insert_full(&mut self, parent: u32, block: u32, tokens: &[u32; BLOCK]) {
+        self.link(parent, block, tokens);
+    }
+
+    /// Puts a full node into the hash table, unless it stands there.
+    fn place(&mut self, block: u32) {
+        let node = self.nodes[block as usize];
+        if node.placed || (node.len as usize) < BLOCK {
+            return;
+        }
+        let hash = (self.hash)(self.key, node.parent, &self.tokens[block as usize]);
         let mut at = self.home(hash);
         while self.table[at].block != NONE {
             at = self.after(at);
         }
         self.table[at] = Place { hash, block };
-        self.link(parent, block, tokens, hash);
+        let node = &mut self.nodes[block as usize];
+        (node.hash, node.placed) = (hash, true);
     }
 
     /// Makes `block` a tail under `parent`.
     pub(crate) fn insert_tail(&mut self, parent: u32, block: u32, tokens: &[u32]) {
         debug_assert!((1..BLOCK).contains(&tokens.len()));
-        self.link(parent, block, tokens, 0);
+        self.link(parent, block, tokens);
     }
 
-    fn link(&mut self, parent: u32, block: u32, tokens: &[u32], hash: u32) {
+    /// Makes `block` the first child of `parent`; the one that was it gets a place.
+    fn link(&mut self, parent: u32, block: u32, tokens: &[u32]) {
         debug_assert!(!self.contains(block));
         self.tokens[block as usize][..tokens.len()].copy_from_slice(tokens);
         let first = self.first_child(parent);
         self.nodes[block as usize] = Node {
             parent,
             next: first,
-            hash,
             len: tokens.len() as u8,
             ..ABSENT
         };
         if first != NONE {
             self.nodes[first as usize].prev = block;
+            self.place(first);
         }
         self.set_first_child(parent, block);
     }
@@ -228,10 +242,10 @@ impl Tree {
             parent,
             next,
             prev,
-            len,
+            placed,
             ..
         } = self.nodes[block as usize];
-        if len as usize == BLOCK {
+        if placed {
             self.unplace(block);
         }
         if next != NONE {
@@ -298,7 +312,7 @@ impl Tree {
         (at + 1) & (self.table.len() - 1)
     }
 
-    /// Takes a full node out of the hash table, and moves those behind it up (Knuth, TAOCP 6.4, algorithm R).
+    /// Takes a placed node out of the hash table, and moves those behind it up (Knuth, TAOCP 6.4, algorithm R).
     fn unplace(&mut self, block: u32) {
         let mask = self.table.len() - 1;
         let mut hole = self.home(self.nodes[block as usize].hash);

@@ -8,7 +8,7 @@ mod common;
 use std::time::Duration;
 
 use common::kv::Kv;
-use common::rig::{limits, prompt, request};
+use common::rig::{prompt, request};
 use common::script::{Mishap, Script};
 use metrale_scheduler::{
     Delivery, Driver, Entry, Handle, PlannerLimits, Replay, Request, Router, Scope, Trace, Traced,
@@ -16,6 +16,13 @@ use metrale_scheduler::{
 };
 
 const BLOCKS: u32 = 12;
+
+fn limits() -> PlannerLimits {
+    PlannerLimits {
+        max_drafts: 3,
+        ..common::rig::limits()
+    }
+}
 
 /// Submissions and cancels at fixed turns.
 fn play<R: Router<Sampling = u64>>(driver: &mut Driver<R, Kv>, handle: &Handle<u64>) {
@@ -61,6 +68,9 @@ fn equal_histories_leave_equal_traces() {
     assert!(has(&|e| matches!(e, Entry::Spill(_, _, true))));
     assert!(has(&|e| matches!(e, Entry::Restore(..))));
     assert!(has(&|e| matches!(e, Entry::Recover(..))));
+    assert!(has(
+        &|e| matches!(e, Entry::Draft(_, tokens) if tokens.len() == 3)
+    ));
     assert!(has(&|e| matches!(e, Entry::Outcome(Err(_)))));
 }
 
