@@ -71,6 +71,14 @@ struct Case {
     lookahead: Lookahead,
     host_bytes: u64,
     kv: Kv,
+    /// Whether tokens are guessed, most of them wrongly.
+    drafts: bool,
+}
+
+fn guess(text: &[u32], most: u32, drafts: &mut Vec<u32>) {
+    metrale_speculative::ngram(text, most / 2, drafts);
+    drafts.extend((0..most).map(|i| (i * 13 + text.len() as u32) % VOCAB));
+    drafts.truncate(most as usize);
 }
 
 impl Case {
@@ -83,6 +91,7 @@ impl Case {
             lookahead: Lookahead::Late,
             host_bytes: 0,
             kv,
+            drafts: false,
         }
     }
 }
@@ -105,6 +114,7 @@ impl Running {
             max_seq_len: CONTEXT,
             max_history: 4 * CONTEXT,
             max_bias: 64,
+            max_drafts: if case.drafts { 6 } else { 0 },
             ..PlannerLimits::default()
         };
         let step = StepLimits {
@@ -131,6 +141,7 @@ impl Running {
             row_hashes: true,
             lookahead: case.lookahead,
             kv_host_bytes: case.host_bytes,
+            guess: case.drafts.then_some(guess),
             ..EngineOptions::default()
         };
         let (driver, populator) = assemble(model, options)?;
@@ -279,6 +290,18 @@ fn crowded(kinds: &[Kind]) {
             let case = Case { chunk, ..*case };
             assert_eq!(&alone(path, &case).1, want, "{what}, chunks of {chunk}");
         }
+        let drafts = Case {
+            drafts: true,
+            ..*case
+        };
+        let mut engine = Running::start(path, &drafts).unwrap();
+        engine.submit(1, text(0, PROMPT), ANSWER).unwrap();
+        engine.finish();
+        assert_eq!(&engine.answer(1).1, want, "{what}, with drafts");
+        assert!(
+            engine.handle.stats().drafted > 0,
+            "{what}: nothing was guessed"
+        );
         let mut engine = Running::start(path, case).unwrap();
         for id in 2..12u64 {
             let len = 20 + id as u32 * 17;
@@ -459,6 +482,27 @@ fn the_plan_of_gemma_3_says_what_its_windows_save() {
     ] {
         assert!(text.contains(said), "{said}: {text}");
     }
+}
+
+/// Mistral's configurations: the key left out is Transformers' 4096, null is none.
+#[test]
+fn a_window_left_out_is_not_one_that_is_null() {
+    let window = |change: &dyn Fn(&str) -> String| {
+        let copy = windowed("mistral", 8).unwrap();
+        let file = copy.path().join("config.json");
+        let config = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, change(&config)).unwrap();
+        let checkpoint = Checkpoint::open(copy.path()).unwrap();
+        let prepared = Prepared::new(&library().unwrap(), checkpoint, &[]).unwrap();
+        prepared.instance.window(0)
+    };
+    let given = "\"sliding_window\": 8,";
+    assert_eq!(window(&|c| c.to_owned()), Some(8));
+    assert_eq!(
+        window(&|c| c.replace(given, "\"sliding_window\": null,")),
+        None
+    );
+    assert_eq!(window(&|c| c.replace(given, "")), Some(4096));
 }
 
 #[test]

@@ -16,6 +16,7 @@ impl CircuitLibrary {
         let input = ConfigInput {
             flat,
             source,
+            nulls: None,
             tensors: None,
             accept: &[],
         };

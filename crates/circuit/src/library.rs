@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The circuit library: every manifest, read and checked once. All that follows takes it as a value.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use metrale_core::{Access, Elem, FlatMap, PointId, RowRange, Scalar};
@@ -44,6 +45,8 @@ pub struct ConfigInput<'a> {
     pub flat: &'a FlatMap,
     /// Where it came from.
     pub source: Source,
+    /// Keys that the file gives as null; `None` where that is not known, and no key counts as left out.
+    pub nulls: Option<&'a BTreeSet<String>>,
     /// Names of the tensors, where they are known: a GGUF file says by an absent `output.weight` that its head is tied,
     /// and by bias tensors that it has biases.
     pub tensors: Option<&'a BTreeSet<String>>,
@@ -160,11 +163,19 @@ impl CircuitLibrary {
             Source::Gguf => &self.shared.gguf,
         };
         let ConfigInput {
-            flat,
             tensors,
             accept,
+            nulls,
             ..
         } = *input;
+        // What the family takes for a key that the file leaves out: null is an answer of its own.
+        let mut flat = Cow::Borrowed(input.flat);
+        for (key, value) in &map.absent {
+            if nulls.is_some_and(|n| !n.contains(key)) && !flat.contains_key(key) {
+                flat.to_mut().insert(key.clone(), value.clone());
+            }
+        }
+        let flat = flat.as_ref();
         let circuit = &family.circuit;
         let params = MapInput {
             circuit,

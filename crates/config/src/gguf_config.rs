@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A GGUF header to a [`ModelConfig`].
 
+use std::collections::BTreeSet;
+
 use crate::chat_template::{self, DEFAULT_TEMPLATE};
 use crate::flatten::flatten_gguf;
 use crate::generation::GenerationDefaults;
@@ -57,6 +59,7 @@ pub fn from_gguf(file: &str, header: &GgufHeader) -> Result<ModelConfig, ConfigE
         chat_templates: templates(header),
         architecture,
         flat,
+        nulls: BTreeSet::new(),
     })
 }
 

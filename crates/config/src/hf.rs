@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A Hugging Face checkpoint's JSON files to a [`ModelConfig`].
 
+use std::collections::BTreeSet;
+
 use metrale_core::{Elem, FlatMap, Scalar};
 use serde_json::{Map, Value};
 
@@ -120,8 +122,15 @@ pub fn from_hf(files: &HfFiles<'_>, limits: &JsonLimits) -> Result<ModelConfig, 
         dtype: dtype(&top)?,
         generation,
         chat_templates: templates(files, limits)?,
+        nulls: nulls(&document),
         flat,
     })
+}
+
+fn nulls(document: &Value) -> BTreeSet<String> {
+    let keys = document.as_object().into_iter().flatten();
+    let nulls = keys.filter(|(_, value)| value.is_null());
+    nulls.map(|(key, _)| key.clone()).collect()
 }
 
 fn parse(file: &str, bytes: &[u8], limits: &JsonLimits) -> Result<Value, ConfigError> {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The typed configuration of a checkpoint: everything that is not architecture.
 
+use std::collections::BTreeSet;
+
 use metrale_core::{Elem, FlatMap};
 use thiserror::Error;
 
@@ -26,6 +28,9 @@ pub struct ModelConfig {
     pub name: Option<String>,
     /// Every configuration key except the tokenizer's, nesting written with dots.
     pub flat: FlatMap,
+    /// Keys of the first level that config.json gives as `null`, which says "not set" and is not the same as leaving the key out
+    /// where its family's default is something else.
+    pub nulls: BTreeSet<String>,
     /// Tokens that the model was trained for, if the file says.
     pub context_length: Option<u64>,
     /// Token that begins a sequence.

@@ -105,6 +105,7 @@ fn instance(
     let input = ConfigInput {
         flat: &flat,
         source: Source::Hf,
+        nulls: None,
         tensors: None,
         accept: &[],
     };

@@ -178,6 +178,7 @@ impl Prepared {
         let input = ConfigInput {
             flat: &checkpoint.config.flat,
             source,
+            nulls: Some(&checkpoint.config.nulls),
             tensors: tensors.as_ref(),
             accept,
         };

@@ -188,6 +188,17 @@ fn circuit_works_from_a_configuration_alone() {
         code == 0 && out.contains("f32") && out.contains("total"),
         "{out}{err}"
     );
+    let typed = |dtype: &str, layers: &str| {
+        let layers = ["--kv-cache-dtype", dtype, "--kv-cache-dtype-layers", layers];
+        output(&[&["circuit", "memory", folder][..], &layers].concat())
+    };
+    let (code, out, err) = typed("int8", "last=f16");
+    assert!(code == 0 && out.contains("in int8 (1 f16)"), "{out}{err}");
+    let (code, _, err) = typed("int8", "2=f16");
+    assert!(
+        code == 2 && err.contains("`2`; those that have one are 0-1"),
+        "{err}"
+    );
     let (code, _, err) = output(&["circuit", "plan", folder, "--hardware", "abacus"]);
     assert_eq!((code, err.contains("cpu")), (2, true), "{err}");
 }

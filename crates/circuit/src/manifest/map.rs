@@ -29,6 +29,9 @@ pub(crate) struct HfMap {
     pub(crate) ignore: BTreeMap<String, String>,
     #[serde(default)]
     pub(crate) refuse: BTreeMap<String, String>,
+    /// Values of keys that the file leaves out, where leaving out is not the same as null.
+    #[serde(default)]
+    pub(crate) absent: BTreeMap<String, i64>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -120,6 +123,7 @@ pub(crate) struct KeyMap {
     pub(crate) require: BTreeMap<String, Require>,
     pub(crate) ignore: BTreeMap<String, String>,
     pub(crate) refuse: BTreeMap<String, String>,
+    pub(crate) absent: BTreeMap<String, Scalar>,
 }
 
 impl From<HfMap> for KeyMap {
@@ -131,6 +135,11 @@ impl From<HfMap> for KeyMap {
             require: m.require,
             ignore: m.ignore,
             refuse: m.refuse,
+            absent: m
+                .absent
+                .into_iter()
+                .map(|(key, v)| (key, Scalar::Int(v)))
+                .collect(),
         }
     }
 }
@@ -144,6 +153,7 @@ impl From<GgufMap> for KeyMap {
             require: m.require,
             ignore: m.ignore,
             refuse: m.refuse,
+            absent: BTreeMap::new(),
         }
     }
 }
@@ -158,6 +168,7 @@ impl KeyMap {
             require: spelled(self.require, names),
             ignore: spelled(self.ignore, names),
             refuse: spelled(self.refuse, names),
+            absent: self.absent,
         }
     }
 }

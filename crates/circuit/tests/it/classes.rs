@@ -176,6 +176,7 @@ fn broken_manifests_are_named() {
     let input = metrale_circuit::ConfigInput {
         flat: &config,
         source: metrale_circuit::Source::Hf,
+        nulls: None,
         tensors: None,
         accept: &[],
     };

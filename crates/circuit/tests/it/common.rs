@@ -50,6 +50,7 @@ pub(crate) fn hf(flat: &FlatMap) -> Result<Instance, Refusal> {
     library().instantiate(&ConfigInput {
         flat,
         source: Source::Hf,
+        nulls: None,
         tensors: None,
         accept: &[],
     })
@@ -60,6 +61,7 @@ pub(crate) fn gguf(flat: &FlatMap, tensors: &BTreeSet<String>) -> Result<Instanc
     library().instantiate(&ConfigInput {
         flat,
         source: Source::Gguf,
+        nulls: None,
         tensors,
         accept: &[],
     })

@@ -28,6 +28,7 @@ fn hf(path: &Path) -> Option<Instance> {
     let input = ConfigInput {
         flat: &flat,
         source: Source::Hf,
+        nulls: None,
         tensors: None,
         accept: &[],
     };
@@ -54,6 +55,7 @@ fn gguf(path: &Path) -> Option<(Instance, BTreeMap<String, Elem>)> {
     let input = ConfigInput {
         flat: &config.flat,
         source: Source::Gguf,
+        nulls: None,
         tensors,
         accept: &[],
     };

@@ -30,6 +30,7 @@ fn instance(path: &Path) -> Result<Instance, Refusal> {
     library().instantiate(&ConfigInput {
         flat: &flat,
         source: Source::Hf,
+        nulls: None,
         tensors: None,
         accept: &[],
     })

@@ -121,7 +121,7 @@ proptest! {
 
     #[test]
     fn plans_are_functions_of_their_input(config in mutated(Source::Hf)) {
-        let input = ConfigInput { flat: &config, source: Source::Hf, tensors: None, accept: &[] };
+        let input = ConfigInput { flat: &config, source: Source::Hf, nulls: None, tensors: None, accept: &[] };
         prop_assert_eq!(library().instantiate(&input), library().instantiate(&input));
     }
 }

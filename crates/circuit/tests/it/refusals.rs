@@ -144,6 +144,7 @@ fn an_accepted_key_is_passed_over_and_remembered() {
     let input = ConfigInput {
         flat: &config,
         source: Source::Hf,
+        nulls: None,
         tensors: None,
         accept: &accept,
     };
