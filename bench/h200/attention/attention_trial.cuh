@@ -5,6 +5,7 @@
 
 #include "harness.cuh"
 
+#include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
 #define ATTENTION(NAME)                                                                                                     \
@@ -108,7 +109,7 @@ __global__ void gather(const float* from, float* to, const u32* positions, u32 c
 
 // Block: a position and a head. out: value and sum of p |v|, f64.
 __global__ void reference(const float* qkv, const float* k, const float* v, const float* sinks, const u32* positions, double* out,
-                          u32 heads, u32 kv_heads, u32 dim, float scale, u32 window, float cap) {
+                          u32 heads, u32 kv_heads, u32 dim, float scale, u32 window, float cap, bool f8) {
     extern __shared__ double p[];
     __shared__ double fold[128];
     u32 position = positions[blockIdx.x], head = blockIdx.y, kv_head = head / (heads / kv_heads), n = position + 1;
@@ -118,7 +119,7 @@ __global__ void reference(const float* qkv, const float* k, const float* v, cons
     for (u32 j = first + threadIdx.x; j < n; j += 128) {
         double s = 0;
         for (u32 d = 0; d < dim; ++d) {
-            s += (double)__bfloat162float(__float2bfloat16_rn(q[d])) * (double)k[((u64)j * kv_heads + kv_head) * dim + d];
+            s += (double)(f8 ? __half2float(__float2half_rn(q[d])) : __bfloat162float(__float2bfloat16_rn(q[d]))) * (double)k[((u64)j * kv_heads + kv_head) * dim + d];
         }
         p[j] = cap > 0 ? cap * tanh(s * scale / cap) : s * scale;
         m = max(m, p[j]);
@@ -275,7 +276,7 @@ inline double worst_of(const World& w, const std::vector<u32>& positions, const 
     CHECK(cudaFuncSetAttribute(reference, cudaFuncAttributeMaxDynamicSharedMemorySize, 160 * 1024));
     reference<<<dim3(positions.size(), w.heads), 128, w.n * 8, stream()>>>(
         w.qkv, w.read_k, w.read_v, w.kind.sinks ? w.sinks : nullptr, list, ref, w.heads, w.kv_heads, w.dim, w.scale, w.kind.window,
-        w.kind.cap);
+        w.kind.cap, w.kind.f8);
     CHECK(cudaGetLastError());
     std::vector<double> expected = download(ref, positions.size() * row * 2);
     double worst = 0;
