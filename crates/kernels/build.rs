@@ -19,7 +19,6 @@ use build::compile::{self, Compiled};
 use build::toolchain::{self, Nvcc};
 use build::{emit, families};
 use metrale_closure::{Resolved, Tree};
-use metrale_core::KernelTarget;
 
 /// Build errors end the build; everything is reported as text.
 type Result<T> = std::result::Result<T, String>;
@@ -145,14 +144,4 @@ fn compile_all<'a>(
     let nvcc = toolchain::find(search)?;
     let compiled = compile::compile(&nvcc, targets, &search.cache, out)?;
     Ok((nvcc, compiled))
-}
-
-/// The target's id from its path under the tree.
-fn id(target: &Resolved) -> KernelTarget<'_> {
-    let mut parts = target.target.split('/');
-    let hw = parts.next().unwrap_or_default();
-    match (parts.next(), parts.next()) {
-        (Some(model), Some(quant)) => KernelTarget { hw, model, quant },
-        _ => KernelTarget::baseline(hw),
-    }
 }

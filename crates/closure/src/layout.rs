@@ -185,7 +185,8 @@ impl Tree {
             point,
             sources,
         } = manifest::read_kernel(&folder.join(KERNEL))?;
-        if !sources.use_.is_empty() && layer != resolved.target {
+        let leaf = layer == resolved.target && !layer.ends_with(&format!("/{COMMON}"));
+        if !sources.use_.is_empty() && !leaf {
             return Err(ClosureError::Manifest {
                 path: folder.join(KERNEL),
                 message:

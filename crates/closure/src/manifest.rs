@@ -9,8 +9,9 @@ use serde::de::DeserializeOwned;
 
 use crate::error::ClosureError;
 
-/// `[hardware]` of a class. Other tables and keys of the file belong to other readers (the circuit compiler).
+/// `[hardware]` of a class. Other tables of the file belong to other readers (the circuit compiler).
 #[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Hardware {
     /// The class's name, equal to its folder's.
     pub name: String,
@@ -27,6 +28,9 @@ pub struct Hardware {
     pub capabilities: Vec<[u32; 2]>,
     /// The oldest driver, as the driver API states it (13000 = CUDA 13.0).
     pub driver: Option<u32>,
+    /// Instruction sets of a processor, among which its backend chooses.
+    #[serde(default)]
+    pub isa: Vec<String>,
 }
 
 #[derive(Deserialize)]

@@ -227,3 +227,95 @@ fn what_is_missing_is_named() {
             .contains("is not the folder's name")
     );
 }
+
+/// Each with the file that is at fault and words that say what is wrong.
+#[test]
+fn manifests_that_are_none_are_typed_errors() {
+    let hardware = |text: &str| {
+        let (_t, tree) = tree(&[("a/HARDWARE.toml", text)]);
+        tree.resolve("a", None).unwrap_err()
+    };
+    let kernel = |text: &str| {
+        let (_t, tree) = tree(&[ROOT, K, ("a/common/KERNEL.toml", text)]);
+        tree.resolve("a", None).unwrap_err()
+    };
+    let named = "name = \"a\"\nvendor = \"v\"\ntarget = \"cuda\"\n";
+    let cases = [
+        (hardware(""), "a/HARDWARE.toml", "missing field `hardware`"),
+        (hardware("[hardware"), "a/HARDWARE.toml", "TOML parse error"),
+        (
+            hardware("[hardware]\nname = \"a\"\nvendor = \"v\"\n"),
+            "a/HARDWARE.toml",
+            "missing field `target`",
+        ),
+        (
+            hardware(&format!("[hardware]\n{named}arhc = \"sm_1\"\n")),
+            "a/HARDWARE.toml",
+            "unknown field `arhc`",
+        ),
+        (
+            hardware(&format!("[hardware]\n{named}capabilities = [[9]]\n")),
+            "a/HARDWARE.toml",
+            "capabilities",
+        ),
+        (
+            kernel("[compile]\nflag = [\"-O3\"]\n"),
+            "a/common/KERNEL.toml",
+            "unknown field `flag`",
+        ),
+        (
+            kernel("[shadows]\nfiles = []\n"),
+            "a/common/KERNEL.toml",
+            "unknown field `shadows`",
+        ),
+        (
+            kernel(&POINT.replace("grid", "gird")),
+            "a/common/KERNEL.toml",
+            "unknown field `gird`",
+        ),
+        (
+            kernel(&POINT.replace("block = 32\n", "")),
+            "a/common/KERNEL.toml",
+            "missing field `block`",
+        ),
+        (
+            kernel(&POINT.replace("32", "\"many\"")),
+            "a/common/KERNEL.toml",
+            "block",
+        ),
+        (
+            kernel(&format!("{POINT}{POINT}")),
+            "a/common/KERNEL.toml",
+            "f/p is declared twice",
+        ),
+        (
+            kernel(&format!("[sources]\nuse = [\"b/common\"]\n{POINT}")),
+            "a/common/KERNEL.toml",
+            "in a leaf",
+        ),
+    ];
+    for (error, file, words) in cases {
+        let ClosureError::Manifest { path, message } = &error else {
+            panic!("{words}: {error}");
+        };
+        assert!(path.ends_with(file), "{error}");
+        assert!(message.contains(words), "{words}: {error}");
+        assert!(error.to_string().contains(file), "{error}");
+    }
+}
+
+#[test]
+fn a_class_that_is_not_there_is_named_by_its_file() {
+    let (_t, tree) = tree(&[CHILD]);
+    for class in ["b", "c"] {
+        let error = tree.resolve(class, None).unwrap_err();
+        let ClosureError::Io { path, .. } = &error else {
+            panic!("{error}");
+        };
+        let missing = if class == "b" { "a" } else { "c" };
+        assert!(
+            path.ends_with(format!("{missing}/HARDWARE.toml")),
+            "{error}"
+        );
+    }
+}

@@ -4,10 +4,10 @@
 use std::fmt::Write as _;
 
 use metrale_closure::{Map, Resolved, ResolvedPoint};
-use metrale_core::Elem;
+use metrale_core::{Elem, KernelTarget};
 
+use super::super::Result;
 use super::super::formula::{Formula, Op, Var};
-use super::super::{Result, id};
 use super::compile::{Compiled, ImageFile};
 use super::families::{Arg, Families};
 
@@ -215,4 +215,14 @@ fn rust(formula: &Formula) -> String {
         })
         .collect();
     format!("Formula(std::borrow::Cow::Borrowed(&[{}]))", ops.join(", "))
+}
+
+/// The target's id from its path under the tree.
+fn id(target: &Resolved) -> KernelTarget<'_> {
+    let mut parts = target.target.split('/');
+    let hw = parts.next().unwrap_or_default();
+    match (parts.next(), parts.next()) {
+        (Some(model), Some(quant)) => KernelTarget { hw, model, quant },
+        _ => KernelTarget::baseline(hw),
+    }
 }
