@@ -36,6 +36,14 @@ pub struct ArenasId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(pub u64);
 
+/// Page-locked pages of host memory, each as large as a block in all spans that were named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PagesId(pub u32);
+
+/// A copy between a page and a block that was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Transfer(pub u64);
+
 /// A queue of the device. 0 is the compute queue; a backend may serve all queues as one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Queue(pub u8);
@@ -85,6 +93,9 @@ pub struct DeviceInfo {
     /// Whether reserved memory is backed page by page when first touched (a host), not at once (a GPU).
     pub lazy_memory: bool,
 }
+
+/// A backend without pages was given one.
+const NO_PAGES: &str = "this device has no page-locked pages";
 
 /// A device.
 pub trait GpuBackend: Send + Sync {
@@ -203,6 +214,64 @@ pub trait GpuBackend: Send + Sync {
     /// # Errors
     /// [`DeviceFault`] of the work before the fence.
     fn wait(&self, fence: Fence, timeout: Duration) -> Result<Progress, DeviceFault>;
+
+    /// Takes `count` pages of host memory that the device copies to and from by itself, while it computes; each holds a block:
+    /// of each span in `parts` as many bytes as stand beside it, side by side. They are given back with the arenas. `None`:
+    /// the device has no such copies, and [`read`](GpuBackend::read) and [`write`](GpuBackend::write) do.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] for the places on the device that pages pass through. Host memory is taken when a page is used first.
+    fn pages(
+        &self,
+        _arenas: ArenasId,
+        _parts: &[(SpanId, u64)],
+        _count: u32,
+    ) -> Result<Option<PagesId>, OutOfMemory> {
+        Ok(None)
+    }
+
+    /// Starts copying block `index` into a page, after all that was submitted to the compute queue; what is submitted later may
+    /// write the block.
+    ///
+    /// # Errors
+    /// [`DeviceFault`]; also if the system gives no memory for the page.
+    fn page_out(&self, _pages: PagesId, _page: u32, _index: u64) -> Result<Transfer, DeviceFault> {
+        Err(DeviceFault::rejected(NO_PAGES))
+    }
+
+    /// Starts copying a page into block `index`, after all that was submitted to the compute queue and before what is
+    /// submitted later.
+    ///
+    /// # Errors
+    /// [`DeviceFault`].
+    fn page_in(&self, _pages: PagesId, _page: u32, _index: u64) -> Result<Transfer, DeviceFault> {
+        Err(DeviceFault::rejected(NO_PAGES))
+    }
+
+    /// What a transfer took; `None` while it runs, unless it is to be waited for. Each is asked for once.
+    ///
+    /// # Errors
+    /// [`DeviceFault`].
+    fn transferred(
+        &self,
+        _transfer: Transfer,
+        _wait: bool,
+    ) -> Result<Option<Duration>, DeviceFault> {
+        Err(DeviceFault::rejected(NO_PAGES))
+    }
+
+    /// Shows the bytes of a page, once nothing is on its way to or from it.
+    ///
+    /// # Errors
+    /// [`DeviceFault`].
+    fn page(
+        &self,
+        _pages: PagesId,
+        _page: u32,
+        _look: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), DeviceFault> {
+        Err(DeviceFault::rejected(NO_PAGES))
+    }
 
     /// Bytes that can still be allocated, where the device has memory of its own.
     fn free_memory(&self) -> Option<u64> {

@@ -16,7 +16,8 @@ mod faults;
 mod host;
 
 pub use backend::{
-    ArenasId, DeviceInfo, Fence, GpuBackend, Kernel, Launch, Loc, Program, Progress, Queue, Stamp,
+    ArenasId, DeviceInfo, Fence, GpuBackend, Kernel, Launch, Loc, PagesId, Program, Progress,
+    Queue, Stamp, Transfer,
 };
 pub use cuda::{CudaBackend, CudaOptions, CudaStartError};
 pub use decorators::{Call, Checked, Divergence, Faulty, Recording, replay};

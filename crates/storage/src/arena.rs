@@ -1,19 +1,32 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory in slots of equal size.
+//! Slots of equal size, and memory in them.
 
 /// A slot of a [`SlotArena`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slot(u32);
 
-/// Memory in slots of equal size, reserved once; the system backs it as slots are written first.
-pub struct SlotArena {
-    bytes: Vec<u8>,
+impl Slot {
+    /// Its number, from 0.
+    #[must_use]
+    pub fn index(self) -> u32 {
+        self.0
+    }
+}
+
+/// Which slots are taken, of memory that lies elsewhere.
+pub struct Slots {
     slot_bytes: usize,
     /// Given back; the last one is handed out first, while it is warm.
     free: Vec<Slot>,
     /// Slots from here on were never handed out.
     fresh: u32,
     slots: u32,
+}
+
+/// Memory in slots of equal size, reserved once; the system backs it as slots are written first.
+pub struct SlotArena {
+    bytes: Vec<u8>,
+    slots: Slots,
 }
 
 /// The memory cannot be had.
@@ -48,11 +61,64 @@ impl SlotArena {
         Ok(SlotArena {
             // Zeroed by the allocator: the system gives zero pages at their first use.
             bytes: vec![0; size],
+            slots: Slots::new(slots, slot_bytes),
+        })
+    }
+
+    /// A slot that nobody has. `None`: all are taken.
+    pub fn take(&mut self) -> Option<Slot> {
+        self.slots.take()
+    }
+
+    /// Takes a slot back.
+    pub fn give_back(&mut self, slot: Slot) {
+        self.slots.give_back(slot);
+    }
+
+    /// The bytes of a slot.
+    #[must_use]
+    pub fn bytes(&self, slot: Slot) -> &[u8] {
+        let bytes = self.slots.slot_bytes;
+        let at = slot.0 as usize * bytes;
+        &self.bytes[at..at + bytes]
+    }
+
+    /// The bytes of a slot.
+    pub fn bytes_mut(&mut self, slot: Slot) -> &mut [u8] {
+        let bytes = self.slots.slot_bytes;
+        let at = slot.0 as usize * bytes;
+        &mut self.bytes[at..at + bytes]
+    }
+
+    /// Slots in all.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.slots.slots()
+    }
+
+    /// Slots that are taken.
+    #[must_use]
+    pub fn used(&self) -> u32 {
+        self.slots.used()
+    }
+
+    /// Bytes of a slot.
+    #[must_use]
+    pub fn slot_bytes(&self) -> usize {
+        self.slots.slot_bytes()
+    }
+}
+
+impl Slots {
+    /// `slots` slots of `slot_bytes` bytes, all free.
+    #[must_use]
+    pub fn new(slots: u32, slot_bytes: usize) -> Slots {
+        Slots {
             slot_bytes,
             free: Vec::new(),
             fresh: 0,
             slots,
-        })
+        }
     }
 
     /// A slot that nobody has. `None`: all are taken.
@@ -69,19 +135,6 @@ impl SlotArena {
     pub fn give_back(&mut self, slot: Slot) {
         debug_assert!(slot.0 < self.fresh && !self.free.contains(&slot));
         self.free.push(slot);
-    }
-
-    /// The bytes of a slot.
-    #[must_use]
-    pub fn bytes(&self, slot: Slot) -> &[u8] {
-        let at = slot.0 as usize * self.slot_bytes;
-        &self.bytes[at..at + self.slot_bytes]
-    }
-
-    /// The bytes of a slot.
-    pub fn bytes_mut(&mut self, slot: Slot) -> &mut [u8] {
-        let at = slot.0 as usize * self.slot_bytes;
-        &mut self.bytes[at..at + self.slot_bytes]
     }
 
     /// Slots in all.

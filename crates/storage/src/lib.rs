@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tiers for host bytes: where what leaves a device is kept, and found again.
 //!
-//! Three layers, each usable alone. A [`SlotArena`] is memory in slots of equal size, reserved once. A [`SwapStore`] keeps
+//! Three layers, each usable alone. A [`SlotArena`] is memory in slots of equal size, reserved once ([`Slots`] alone where the
+//! memory is a device's). A [`SwapStore`] keeps
 //! pages in one, each with a checksum that is compared before a byte of it is used again. A [`Residency`] says which keys
 //! have a page and which was used longest ago. Nothing here knows a device, a model or a clock: bytes are given and taken,
 //! and whether bringing them back is worth it is the caller's to measure ([`Rate`]).
@@ -24,7 +25,7 @@ mod rate;
 mod residency;
 mod store;
 
-pub use arena::{ArenaError, Slot, SlotArena};
+pub use arena::{ArenaError, Slot, SlotArena, Slots};
 pub use checksum::checksum;
 pub use rate::Rate;
 pub use residency::Residency;

@@ -6,6 +6,7 @@
 
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use cudarc::driver::sys::{self, CUresult};
 
@@ -150,7 +151,7 @@ impl Drop for Stream {
     }
 }
 
-/// An event without timing.
+/// An event, without a time unless it was asked for.
 #[derive(Debug)]
 pub(super) struct Event(sys::CUevent);
 
@@ -159,13 +160,41 @@ unsafe impl Send for Event {}
 
 impl Event {
     pub(super) fn new() -> Result<Event, DeviceFault> {
+        Event::with(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    /// One that knows its time.
+    pub(super) fn timed() -> Result<Event, DeviceFault> {
+        Event::with(sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    fn with(flags: sys::CUevent_flags) -> Result<Event, DeviceFault> {
         let mut event = std::ptr::null_mut();
-        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
         // SAFETY: stores a new handle.
         check("creating an event", unsafe {
-            sys::cuEventCreate(&mut event, flags)
+            sys::cuEventCreate(&mut event, flags as u32)
         })?;
         Ok(Event(event))
+    }
+
+    /// Later work of `stream` waits for it; one that was never recorded holds nothing.
+    pub(super) fn hold(&self, stream: &Stream) -> Result<(), DeviceFault> {
+        // SAFETY: both are alive.
+        check("waiting for an event", unsafe {
+            sys::cuStreamWaitEvent(stream.0, self.0, 0)
+        })
+    }
+
+    /// The time since another, where both know theirs and were passed.
+    pub(super) fn since(&self, begin: &Event) -> Result<Duration, DeviceFault> {
+        let mut milliseconds = 0.0;
+        // SAFETY: stores a number; both are alive.
+        check("reading the time of an event", unsafe {
+            sys::cuEventElapsedTime_v2(&mut milliseconds, begin.0, self.0)
+        })?;
+        Ok(Duration::from_secs_f64(
+            f64::from(milliseconds).max(0.0) * 1e-3,
+        ))
     }
 
     pub(super) fn record(&self, stream: &Stream) -> Result<(), DeviceFault> {
@@ -262,6 +291,18 @@ impl Pinned {
     pub(super) fn bytes(&self) -> &[u8] {
         // SAFETY: owned and initialised; who calls has waited for the device to be done with it.
         unsafe { std::slice::from_raw_parts(self.at.cast(), self.words * 4) }
+    }
+
+    /// The bytes, for looking at and spoiling.
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: owned and initialised; who calls has waited for the device to be done with it.
+        unsafe { std::slice::from_raw_parts_mut(self.at.cast(), self.words * 4) }
+    }
+
+    /// The address of a byte, for the driver.
+    pub(super) fn byte_address(&self, byte: usize) -> u64 {
+        debug_assert!(byte < self.words * 4);
+        self.at as u64 + byte as u64
     }
 
     /// The address of a word, for the driver; host and device share addresses.

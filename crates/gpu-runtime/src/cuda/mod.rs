@@ -20,6 +20,7 @@ mod launch;
 mod maps;
 mod open;
 mod outputs;
+mod pages;
 mod program;
 mod stamps;
 mod state;
@@ -29,11 +30,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cudarc::driver::sys;
-use metrale_core::{ArenaKind, Arg, MemoryPlan, PointId, RowRange, StepBlock, StepLimits};
+use metrale_core::{ArenaKind, Arg, MemoryPlan, PointId, RowRange, SpanId, StepBlock, StepLimits};
 use metrale_kernels::Target;
 
 use crate::backend::{
-    ArenasId, DeviceInfo, Fence, GpuBackend, Kernel, Launch, Loc, Program, Progress, Queue, Stamp,
+    ArenasId, DeviceInfo, Fence, GpuBackend, Kernel, Launch, Loc, PagesId, Program, Progress,
+    Queue, Stamp, Transfer,
 };
 use crate::error::{BindError, DeviceFault, OutOfMemory, Unresolved};
 use crate::faults::FaultPlan;
@@ -42,6 +44,7 @@ use bind::Bound;
 use driver::{Context, Stream, check};
 use fences::Fences;
 use inject::{Allocations, Submits};
+use pages::{Pages, Transfers};
 use program::Recorded;
 use stamps::Stamps;
 use state::{Pause, State, known, unknown};
@@ -102,6 +105,8 @@ impl CudaBackend {
             programs: HashMap::new(),
             launches: HashMap::new(),
             arenas: HashMap::new(),
+            pages: HashMap::new(),
+            transfers: None,
             functions: vec![None; target.points.len()],
             images: target.images.iter().map(|_| None).collect(),
             patience: options.patience,
@@ -140,7 +145,7 @@ impl CudaBackend {
     fn end_work(&self, state: &mut State) {
         if self.context.enter().is_ok()
             && state.lost.is_none()
-            && let Err(fault) = state.settle()
+            && let Err(fault) = state.settle_all()
             && fault.sticky
         {
             state.lost = Some(fault);
@@ -427,6 +432,55 @@ impl GpuBackend for CudaBackend {
         }
     }
 
+    fn pages(
+        &self,
+        arenas: ArenasId,
+        parts: &[(SpanId, u64)],
+        count: u32,
+    ) -> Result<Option<PagesId>, OutOfMemory> {
+        let needed: u64 = parts.iter().map(|p| p.1).sum();
+        let made = self.with(|state| {
+            if state.transfers.is_none() {
+                state.transfers = Some(Transfers::new()?);
+            }
+            let memory = state.arenas.get(&arenas.0);
+            let memory = memory.ok_or_else(|| unknown("arenas", arenas.0.into()))?;
+            let (stream, allocations) = (&state.stream, &state.allocations);
+            let pages = Pages::new(arenas.0, memory, parts, count, stream, allocations)?;
+            let id = state.id();
+            state.pages.insert(id, pages);
+            Ok(PagesId(id))
+        });
+        made.map(Some).map_err(|fault| OutOfMemory {
+            device: self.info.name.clone(),
+            arena: ArenaKind::Kv,
+            needed,
+            available: self.free_memory().unwrap_or(0),
+            why: fault.what,
+        })
+    }
+
+    fn page_out(&self, pages: PagesId, page: u32, index: u64) -> Result<Transfer, DeviceFault> {
+        self.with(|state| state.page_out(pages.0, page, index).map(Transfer))
+    }
+
+    fn page_in(&self, pages: PagesId, page: u32, index: u64) -> Result<Transfer, DeviceFault> {
+        self.with(|state| state.page_in(pages.0, page, index).map(Transfer))
+    }
+
+    fn transferred(&self, transfer: Transfer, wait: bool) -> Result<Option<Duration>, DeviceFault> {
+        self.with(|state| state.transferred(transfer.0, wait))
+    }
+
+    fn page(
+        &self,
+        pages: PagesId,
+        page: u32,
+        look: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<(), DeviceFault> {
+        self.with(|state| state.look(pages.0, page, look))
+    }
+
     fn free_memory(&self) -> Option<u64> {
         let _state = self.enter().ok()?;
         open::free_memory().ok()
@@ -453,7 +507,11 @@ impl Drop for CudaBackend {
         self.end_work(&mut state);
         state.give_back(|_| true);
         if state.hangs {
-            let left = (std::mem::take(&mut state.images), state.stamps.take());
+            let left = (
+                std::mem::take(&mut state.images),
+                state.stamps.take(),
+                state.transfers.take(),
+            );
             std::mem::forget((left, std::mem::take(&mut state.submits)));
             self.context.abandon();
         }

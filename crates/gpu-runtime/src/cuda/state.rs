@@ -14,6 +14,7 @@ use super::driver::{Stream, check};
 use super::fences::{Fences, Record};
 use super::inject::{Allocations, Submits};
 use super::launch::{allow_cluster, allow_shared};
+use super::pages::{Pages, Transfers};
 use super::program::Recorded;
 use super::stamps::Stamps;
 use crate::backend::{Fence, Progress};
@@ -28,6 +29,9 @@ pub(super) struct State {
     pub(super) programs: HashMap<u32, Recorded>,
     pub(super) launches: HashMap<u32, Bound>,
     pub(super) arenas: HashMap<u32, Arenas>,
+    pub(super) pages: HashMap<u32, Pages>,
+    /// There once there are pages.
+    pub(super) transfers: Option<Transfers>,
     pub(super) functions: Vec<Option<Resolved>>,
     pub(super) images: Vec<Option<Module>>,
     /// Bytes of shared memory that a block may ask for, its static part included.
@@ -83,18 +87,32 @@ impl State {
             if self.fences.passed(fence) {
                 return Ok(());
             }
-            if pause.since.elapsed() > self.patience {
-                self.hangs = true;
-                return Err(DeviceFault::lost(format!(
-                    "the device has not ended its work within {:?}: a kernel hangs; only a new process gets the device back",
-                    self.patience
-                )));
-            }
-            pause.once(NAP);
+            self.patient(&mut pause)?;
         }
     }
 
-    /// Waits until the stream is empty.
+    /// One look later, unless that is too late.
+    pub(super) fn patient(&mut self, pause: &mut Pause) -> Result<(), DeviceFault> {
+        if pause.since.elapsed() > self.patience {
+            self.hangs = true;
+            return Err(DeviceFault::lost(format!(
+                "the device has not ended its work within {:?}: a kernel hangs; only a new process gets the device back",
+                self.patience
+            )));
+        }
+        pause.once(NAP);
+        Ok(())
+    }
+
+    /// Waits until the streams are empty.
+    pub(super) fn settle_all(&mut self) -> Result<(), DeviceFault> {
+        if let Some(transfers) = &self.transfers {
+            transfers.join(&self.stream)?;
+        }
+        self.settle()
+    }
+
+    /// Waits until the compute stream is empty.
     pub(super) fn settle(&mut self) -> Result<(), DeviceFault> {
         let fence = self.fences.push(&self.stream, None)?;
         self.finish(fence)
@@ -118,9 +136,10 @@ impl State {
         let programs = self.programs.extract_if(|_, p| of(p.arenas));
         let programs: Vec<_> = programs.collect();
         self.launches.retain(|_, l| !of(l.arenas));
+        let pages: Vec<_> = self.pages.extract_if(|_, p| of(p.arenas)).collect();
         let arenas: Vec<_> = self.arenas.extract_if(|id, _| of(*id)).collect();
         if self.hangs {
-            std::mem::forget((programs, arenas));
+            std::mem::forget((programs, pages, arenas));
         }
     }
 

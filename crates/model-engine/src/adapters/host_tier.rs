@@ -2,20 +2,20 @@
 //! KV in host memory: where evicted prefixes and preempted sequences go, and where they come back from.
 //!
 //! The cache offers evicted blocks ([`BlockSink`]), the planner preempted sequences ([`SpillRouter`]); both are pages of one
-//! store: one page is a block of the first KV group, and a block of another takes as many as it fills. Sequences push prefixes out, never the other way round. A page is brought back only
-//! where that was measured to be faster than computing its tokens, and only if its checksum holds; else the tokens are
-//! computed, with the same bits.
+//! store: one page is a block of the first KV group, and a block of another takes as many as it fills. Sequences push prefixes
+//! out, never the other way round. A page is brought back only where that was measured to be faster than computing its tokens,
+//! and only if its checksum holds; else the tokens are computed, with the same bits.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use metrale_cache::{BlockName, BlockSink, NO_BLOCK};
-use metrale_core::{KV_BLOCK, SpanId};
-use metrale_gpu_runtime::{DeviceFault, Loc};
+use metrale_core::KV_BLOCK;
 use metrale_scheduler::{SpillRouter, TableDelta};
-use metrale_storage::{ArenaError, Page, Rate, Residency, SwapStore};
+use metrale_storage::{Rate, Residency};
 
+use super::pages::{NotBack, PageStore, TierError, TierPage};
 use crate::model::Reserved;
 
 /// What a tier moved since its start.
@@ -31,18 +31,8 @@ pub struct TierStats {
     pub corrupt: u64,
 }
 
-/// A KV group as the store sees it.
-struct Group {
-    /// Streams with the bytes of a block in each.
-    streams: Vec<(SpanId, usize)>,
-    /// Bytes of a block.
-    bytes: usize,
-    /// Keys that its layers see; `None`: all.
-    window: Option<u32>,
-}
-
 /// The pages of one block of a group.
-type Pages = Vec<Page>;
+type Pages = Vec<TierPage>;
 
 /// A prefix block that was evicted.
 struct Kept {
@@ -53,7 +43,7 @@ struct Kept {
 }
 
 impl Kept {
-    fn all(self) -> impl Iterator<Item = Page> {
+    fn all(self) -> impl Iterator<Item = TierPage> {
         let beside = self.beside.into_iter().flatten().flatten();
         self.pages.into_iter().chain(beside)
     }
@@ -81,14 +71,13 @@ pub struct HostTier(Arc<Mutex<Tier>>);
 
 struct Tier {
     device: Arc<Reserved>,
-    groups: Vec<Group>,
-    store: SwapStore,
+    store: PageStore,
     prefixes: Residency<BlockName, Kept>,
     /// By request: its blocks by group and index.
     sequences: HashMap<u64, HashMap<(u32, u32), Pages>>,
-    away: Rate,
-    back: Rate,
     compute: StepPace,
+    /// Pages are brought back whatever it costs.
+    always: bool,
     stats: TierStats,
 }
 
@@ -96,40 +85,26 @@ impl HostTier {
     /// A tier of at most `bytes` bytes for the KV of `device`.
     ///
     /// # Errors
-    /// [`ArenaError`] if the system does not give the memory.
+    /// [`TierError`] if the system or the device does not give the memory.
     pub fn new(
         device: Arc<Reserved>,
         bytes: u64,
         compute: StepPace,
-    ) -> Result<HostTier, ArenaError> {
-        let plan = &device.plan;
-        let groups: Vec<Group> = plan
-            .kv_groups
-            .iter()
-            .map(|group| {
-                let streams = group.streams.iter();
-                Group {
-                    streams: streams.map(|(s, bytes)| (*s, *bytes as usize)).collect(),
-                    bytes: group.block_bytes() as usize,
-                    window: group.window,
-                }
-            })
-            .collect();
-        // Where every layer has a window, a block of the first group has no bytes.
-        let page = groups.iter().map(|g| g.bytes).find(|b| *b > 0).unwrap_or(0);
-        let pages = bytes / (page as u64).max(1);
-        let store = SwapStore::new(u32::try_from(pages).unwrap_or(u32::MAX), page)?;
+    ) -> Result<HostTier, TierError> {
         Ok(HostTier(Arc::new(Mutex::new(Tier {
+            store: PageStore::new(Arc::clone(&device), bytes)?,
             device,
-            groups,
-            store,
             prefixes: Residency::default(),
             sequences: HashMap::new(),
-            away: Rate::default(),
-            back: Rate::default(),
             compute,
+            always: false,
             stats: TierStats::default(),
         }))))
+    }
+
+    /// Brings pages back even where computing them is faster: for tests of what comes back.
+    pub fn restore_always(&self) {
+        self.tier().always = true;
     }
 
     /// What it moved.
@@ -155,7 +130,7 @@ impl HostTier {
             kept.all().for_each(|page| store.drop_page(page));
         }
         for page in sequences.values().flat_map(HashMap::values).flatten() {
-            store.raw(*page)[0] ^= 1;
+            store.spoil(*page);
         }
     }
 
@@ -168,9 +143,7 @@ impl HostTier {
 impl Tier {
     /// Copies a block of a group away, pushing out the prefixes used longest ago if it must.
     fn away(&mut self, group: usize, block: u32) -> Option<Pages> {
-        let wanted = self.groups[group]
-            .bytes
-            .div_ceil(self.store.page_bytes().max(1));
+        let wanted = self.store.pages_of_block(group);
         let mut pages = Pages::with_capacity(wanted);
         for part in 0..wanted {
             match self.page_away(group, block, part) {
@@ -185,24 +158,13 @@ impl Tier {
         Some(pages)
     }
 
-    fn page_away(&mut self, group: usize, block: u32, part: usize) -> Option<Page> {
+    fn page_away(&mut self, group: usize, block: u32, part: usize) -> Option<TierPage> {
         while self.store.used() == self.store.pages() {
             let (_, kept) = self.prefixes.pop_oldest()?;
             self.drop_pages(kept.all());
         }
-        let start = Instant::now();
-        let (device, group) = (&self.device, &self.groups[group]);
-        let page = self.store.try_put(|bytes| {
-            each(group, block, part, bytes.len(), |at, range| {
-                device.backend.read(device.arenas, at, &mut bytes[range])
-            })
-        })?;
-        match page {
-            Ok(page) => {
-                self.away
-                    .measure(self.store.page_bytes() as u64, start.elapsed());
-                Some(page)
-            }
+        match self.store.away(group, block, part)? {
+            Ok(page) => Some(page),
             Err(fault) => {
                 tracing::warn!(%fault, "a KV block could not be copied to host memory");
                 None
@@ -211,31 +173,20 @@ impl Tier {
     }
 
     /// Copies pages into a block of a group. False if they cannot be trusted or the device refused.
-    fn back(&mut self, pages: &[Page], group: usize, block: u32) -> bool {
+    fn back(&mut self, pages: &[TierPage], group: usize, block: u32) -> bool {
         for (part, page) in pages.iter().enumerate() {
-            let start = Instant::now();
-            let bytes = match self.store.get(*page) {
-                Ok(bytes) => bytes,
-                Err(corrupt) => {
+            match self.store.back(*page, group, block, part) {
+                Ok(()) => {}
+                Err(corrupt @ NotBack::Corrupt(_)) => {
                     tracing::error!(%corrupt, "its tokens are computed again");
                     self.stats.corrupt += 1;
                     return false;
                 }
-            };
-            let device = &self.device;
-            let done = each(
-                &self.groups[group],
-                block,
-                part,
-                bytes.len(),
-                |at, range| device.backend.write(device.arenas, at, &bytes[range]),
-            );
-            if let Err(fault) = done {
-                tracing::warn!(%fault, "a KV block could not be copied back from host memory");
-                return false;
+                Err(NotBack::Device(fault)) => {
+                    tracing::warn!(%fault, "a KV block could not be copied back from host memory");
+                    return false;
+                }
             }
-            self.back
-                .measure(self.store.page_bytes() as u64, start.elapsed());
         }
         self.stats.restored += u64::from(group == 0);
         true
@@ -246,52 +197,24 @@ impl Tier {
         (entry.slot / self.device.plan.limits.slots, entry.index)
     }
 
-    fn drop_pages(&mut self, pages: impl IntoIterator<Item = Page>) {
+    fn drop_pages(&mut self, pages: impl IntoIterator<Item = TierPage>) {
         pages
             .into_iter()
             .for_each(|page| self.store.drop_page(page));
     }
 
-    /// Whether bringing blocks back beats computing them. Until something came back, the way out is the measure.
-    fn worth(&self, blocks: u32) -> bool {
-        let bytes = self.groups.iter().map(|group| {
+    /// Whether bringing blocks back beats computing them.
+    fn worth(&mut self, blocks: u32) -> bool {
+        let bytes = self.store.groups().iter().map(|group| {
             let held = group
                 .window
                 .map_or(blocks, |w| blocks.min(w.div_ceil(KV_BLOCK) + 1));
             u64::from(held) * group.bytes as u64
         });
-        let way = match self.back.seconds(1) {
-            Some(_) => self.back,
-            None => self.away,
-        };
-        let tokens = u64::from(blocks * KV_BLOCK);
-        way.beats(bytes.sum(), &self.compute.get(), tokens)
+        let bytes = bytes.sum();
+        let (way, compute) = (self.store.way(), self.compute.get());
+        self.always || way.beats(bytes, &compute, u64::from(blocks * KV_BLOCK))
     }
-}
-
-/// Calls `copy` with the place of each stream's share of part `part` of `block`, and the range of a page's bytes that belongs to
-/// it: the streams' blocks lie one after another, cut into pages.
-fn each(
-    group: &Group,
-    block: u32,
-    part: usize,
-    page: usize,
-    mut copy: impl FnMut(Loc, std::ops::Range<usize>) -> Result<(), DeviceFault>,
-) -> Result<(), DeviceFault> {
-    let (begin, end) = (part * page, (part + 1) * page);
-    let mut first = 0;
-    for (span, bytes) in &group.streams {
-        let share = first.max(begin)..(first + bytes).min(end);
-        if !share.is_empty() {
-            let at = Loc {
-                span: *span,
-                offset: u64::from(block) * *bytes as u64 + (share.start - first) as u64,
-            };
-            copy(at, share.start - begin..share.end - begin)?;
-        }
-        first += bytes;
-    }
-    Ok(())
 }
 
 impl BlockSink for HostTier {

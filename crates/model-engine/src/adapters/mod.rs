@@ -5,8 +5,10 @@ mod device_router;
 mod guesses;
 mod host_tier;
 mod kv_accounts;
+mod pages;
 
 pub use device_router::ModelRouter;
 pub use guesses::{Guess, Guesses};
 pub use host_tier::{HostSpill, HostTier, StepPace, TierStats};
 pub use kv_accounts::CacheAccounts;
+pub use pages::TierError;

@@ -16,9 +16,10 @@ use metrale_sampling::Sampling;
 use metrale_scheduler::{
     ClockRouter, Driver, Handle, LimitsError, Lookahead, PlannerLimits, Routers,
 };
-use metrale_storage::ArenaError;
 
-use crate::adapters::{CacheAccounts, Guess, Guesses, HostSpill, HostTier, ModelRouter, StepPace};
+use crate::adapters::{
+    CacheAccounts, Guess, Guesses, HostSpill, HostTier, ModelRouter, StepPace, TierError,
+};
 use crate::model::TransformerModel;
 use crate::traits::Model;
 
@@ -69,7 +70,7 @@ pub enum StartError {
     Limits(#[from] LimitsError),
     /// The memory for spilled KV cannot be had.
     #[error(transparent)]
-    Host(#[from] ArenaError),
+    Host(#[from] TierError),
     /// A thread could not be started.
     #[error("the engine's thread could not be started: {0}")]
     Thread(#[from] io::Error),

@@ -184,7 +184,7 @@ pub(super) fn open(
 ) -> Result<Opened, Failure> {
     let opened = assembly::open_on(options, backend).map_err(blamed)?;
     let device = opened.device();
-    tracing::info!(device = %device.name, class = %device.class, features = %device.features.join(", "), "computes");
+    tracing::info!(device = %device.name, class = %device.class, features = %device.features.join(", "), memory = device.memory, "computes");
     tracing::info!("memory plan\n{}", opened.plan.memory_text().trim_end());
     machine
         .console
