@@ -17,6 +17,7 @@ mod health;
 mod hostile;
 mod logprobs;
 mod parameters;
+mod spans;
 mod stops;
 mod streaming;
 mod tokenize;
