@@ -12,26 +12,29 @@ use crate::layout::GROUP;
 /// How far ahead of the arithmetic weights are asked for, in each group.
 const AHEAD: usize = 1024;
 
-/// All rows of a tile against all its groups.
-pub(super) fn tile(work: &mut Work<'_, f32>) {
+/// All rows of a tile against its groups from `first` on.
+pub(super) fn tile(work: &mut Work<'_, f32>, first: usize) {
     let rows = work.rows.clone();
     let mut row = rows.start;
     while row < rows.end {
         // SAFETY: only called when `Isa` says AVX2, which implies FMA and F16C.
         row += unsafe {
             match rows.end - row {
-                1 => across::<4, 1>(work, row),
-                2 | 3 => across::<4, 2>(work, row),
-                _ => across::<2, 4>(work, row),
+                1 => across::<4, 1>(work, row, first),
+                2 | 3 => across::<4, 2>(work, row, first),
+                _ => across::<2, 4>(work, row, first),
             }
         };
     }
 }
 
-/// `R` rows against all groups, `G` at a time. Gives `R`.
+/// `R` rows against the groups from `group` on, `G` at a time. Gives `R`.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn across<const G: usize, const R: usize>(work: &mut Work<'_, f32>, row: usize) -> usize {
-    let mut group = 0;
+fn across<const G: usize, const R: usize>(
+    work: &mut Work<'_, f32>,
+    row: usize,
+    mut group: usize,
+) -> usize {
     while group + G <= work.groups {
         groups::<G, R>(work, row, group);
         group += G;

@@ -46,8 +46,12 @@ macro_rules! fp8_point {
             let (isa, k) = (t.args().isa, t.args().u32(4));
             run_with::<$format, f32>(t, k, |work| {
                 #[cfg(target_arch = "x86_64")]
+                if isa.has_avx512() {
+                    return super::avx512_fp8::tile(work);
+                }
+                #[cfg(target_arch = "x86_64")]
                 if isa.has_avx2() {
-                    return super::avx2_fp8::tile(work);
+                    return super::avx2_fp8::tile(work, 0);
                 }
                 let _ = isa;
                 portable(work);

@@ -41,6 +41,8 @@ mod avx2_fp8;
 #[cfg(target_arch = "x86_64")]
 mod avx2_plain;
 #[cfg(target_arch = "x86_64")]
+mod avx512_fp8;
+#[cfg(target_arch = "x86_64")]
 mod avx512_plain;
 mod experts;
 mod fp8;
