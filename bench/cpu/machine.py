@@ -16,7 +16,7 @@ def sheet():
         fields = dict(line.split(":", 1) for line in f.read().split("\n\n")[0].splitlines() if ":" in line)
     fields = {key.strip(): value.strip() for key, value in fields.items()}
     flags = fields.get("flags", "").split()
-    isa = [name for name in ("avx2", "fma", "avx512f", "avx512_vnni", "amx_int8") if name in flags]
+    isa = [name for name in ("avx2", "fma", "avx512f", "avx512_vnni", "amx_bf16") if name in flags]
     family = f"family {fields.get('cpu family', '?')} model {fields.get('model', '?')}"
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     virtual = ", virtual machine" if "hypervisor" in flags else ""

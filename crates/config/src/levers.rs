@@ -58,7 +58,7 @@ pub const LEVERS: &[Lever] = &[
     Lever {
         name: "METRALE_CPU_ISA",
         kind: LeverKind::Run,
-        ty: LeverType::Choice(&["portable", "avx2", "avx512"]),
+        ty: LeverType::Choice(&["portable", "avx2", "avx512", "amx"]),
         default: "the best that the processor has",
         help: "Instruction set of the CPU kernels; results have the same bits on each.",
     },
@@ -363,7 +363,7 @@ mod tests {
         let e = levers(&[("METRALE_CPU_ISA", "sse9")]).unwrap_err();
         assert_eq!(
             e.to_string(),
-            "environment variable METRALE_CPU_ISA is \"sse9\", expected one of portable, avx2, avx512"
+            "environment variable METRALE_CPU_ISA is \"sse9\", expected one of portable, avx2, avx512, amx"
         );
         assert!(levers(&[("METRALE_OFFLINE", "yes")]).is_err());
     }

@@ -4,7 +4,8 @@
 //!
 //! *Spec* of `read`: `out[i]` is the exclusive or of the u32 words of the i-th 65,536 bytes of `src`. *Spec* of `peak`:
 //! `out[i]` is the sum, in 32 bits that wrap, over `round < rounds` of the 512 products `a * b` of 16-bit integers with
-//! `a = (lane + i) mod 128` and `b = round mod 128`, `lane` from 0 to 511.
+//! `a = (lane + i) mod 128` and `b = round mod 128`, `lane` from 0 to 511. It is the peak of the vector units: many rows can pass
+//! it where AMX tiles multiply them.
 
 use crate::args::{Grid, RowShape};
 use crate::decl;

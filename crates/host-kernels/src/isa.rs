@@ -17,6 +17,8 @@ enum Kind {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Amx,
 }
 
 impl Isa {
@@ -52,9 +54,20 @@ impl Isa {
         None
     }
 
+    /// AMX tiles with bf16 products, if the processor has them, what [`Isa::avx512`] asks for too, and the system lets this
+    /// process use them: Linux wants to be asked once, and the answer holds for all threads.
+    #[must_use]
+    pub fn amx() -> Option<Isa> {
+        #[cfg(target_arch = "x86_64")]
+        if Isa::avx512().is_some() && amx::usable() {
+            return Some(Isa(Kind::Amx));
+        }
+        None
+    }
+
     /// All that this processor has, the best last.
     pub fn available() -> impl Iterator<Item = Isa> {
-        [Some(Isa::PORTABLE), Isa::avx2(), Isa::avx512()]
+        [Some(Isa::PORTABLE), Isa::avx2(), Isa::avx512(), Isa::amx()]
             .into_iter()
             .flatten()
     }
@@ -75,7 +88,7 @@ impl Isa {
     #[must_use]
     pub fn has_avx2(self) -> bool {
         #[cfg(target_arch = "x86_64")]
-        return matches!(self.0, Kind::Avx2 | Kind::Avx512);
+        return matches!(self.0, Kind::Avx2 | Kind::Avx512 | Kind::Amx);
         #[cfg(not(target_arch = "x86_64"))]
         false
     }
@@ -84,12 +97,21 @@ impl Isa {
     #[must_use]
     pub fn has_avx512(self) -> bool {
         #[cfg(target_arch = "x86_64")]
-        return self.0 == Kind::Avx512;
+        return matches!(self.0, Kind::Avx512 | Kind::Amx);
         #[cfg(not(target_arch = "x86_64"))]
         false
     }
 
-    /// The name that `METRALE_CPU_ISA` takes: `portable`, `avx2` or `avx512`.
+    /// Whether AMX tiles may be used, and all that [`Isa::has_avx512`] stands for.
+    #[must_use]
+    pub fn has_amx(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.0 == Kind::Amx;
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// The name that `METRALE_CPU_ISA` takes: `portable`, `avx2`, `avx512` or `amx`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self.0 {
@@ -98,7 +120,44 @@ impl Isa {
             Kind::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Amx => "amx",
         }
+    }
+}
+
+/// Whether AMX may be used. (The compiler's own detection of it is not stable yet.)
+#[cfg(target_arch = "x86_64")]
+mod amx {
+    /// Asks the processor for tiles with bf16 products, the system whether it keeps their state, and for leave to use them.
+    pub(super) fn usable() -> bool {
+        /// AMX-BF16 and AMX-TILE in EDX of leaf 7.
+        const TILES: u32 = 1 << 22 | 1 << 24;
+        std::arch::x86_64::__cpuid_count(7, 0).edx & TILES == TILES && state_is_kept() && granted()
+    }
+
+    /// Whether the system saves the tiles of a thread (bits 17 and 18 of XCR0).
+    fn state_is_kept() -> bool {
+        #[target_feature(enable = "xsave")]
+        fn xcr0() -> u64 {
+            // SAFETY: the feature is enabled; register 0 always exists.
+            unsafe { std::arch::x86_64::_xgetbv(0) }
+        }
+        // SAFETY: XSAVE was found.
+        std::is_x86_feature_detected!("xsave") && unsafe { xcr0() } >> 17 & 3 == 3
+    }
+
+    #[cfg(target_os = "linux")]
+    fn granted() -> bool {
+        const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
+        const TILE_DATA: u64 = 18;
+        // SAFETY: a request without pointers; asking again does no harm.
+        unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0 }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn granted() -> bool {
+        false
     }
 }
 

@@ -14,6 +14,8 @@ pub struct Scratch {
     pub(crate) index: Vec<u32>,
     /// Queries that are put together from two places.
     pub(crate) queries: Vec<f32>,
+    /// Planes of activations and weights, and sums.
+    pub(crate) tiles: crate::linear::TileBuffers,
 }
 
 /// The first `len` values of `buffer`, grown if needed.

@@ -188,28 +188,22 @@ pub(super) fn device_info(isa: Isa, threads: u32) -> DeviceInfo {
     let memory = field("/proc/meminfo", "MemTotal")
         .and_then(|v| v.trim_end_matches("kB").trim().parse::<u64>().ok())
         .map_or(u64::MAX, |kb| kb * 1024);
-    let features: &[&str] = if isa.has_avx512() {
-        &[
-            "avx2",
-            "fma",
-            "f16c",
-            "avx512f",
-            "avx512bw",
-            "avx512dq",
-            "avx512vl",
-            "avx512_vnni",
-        ]
-    } else if isa.has_avx2() {
-        &["avx2", "fma", "f16c"]
-    } else {
-        &[]
-    };
+    let mut features = Vec::new();
+    if isa.has_avx2() {
+        features.extend(["avx2", "fma", "f16c"]);
+    }
+    if isa.has_avx512() {
+        features.extend(["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"]);
+    }
+    if isa.has_amx() {
+        features.extend(["amx_tile", "amx_bf16"]);
+    }
     let model = field("/proc/cpuinfo", "model name").unwrap_or_else(|| "CPU".into());
     DeviceInfo {
         name: format!("{model}, {threads} threads, {}", isa.name()),
         class: "cpu".into(),
         memory,
-        features: features.iter().map(|f| (*f).to_owned()).collect(),
+        features: features.into_iter().map(str::to_owned).collect(),
         lazy_memory: true,
     }
 }

@@ -270,21 +270,27 @@ fn portable<F: Quantized>(work: &mut Work<'_, A16Block>) {
 }
 
 macro_rules! inner {
-    ($format:ty, $isa:expr, $work:expr) => {{
+    ($format:ty, $isa:expr, $work:expr, $tiles:expr) => {{
+        #[cfg(target_arch = "x86_64")]
+        if $isa.has_amx() && $work.rows.len() >= super::amx::ROWS_FROM {
+            return super::amx::tile::<$format>($work, $tiles);
+        }
         #[cfg(target_arch = "x86_64")]
         if $isa.has_avx2() {
-            return super::vector::tile::<$format>($work, $isa.has_avx512());
+            return super::vector::tile::<$format>($work, 0, $isa.has_avx512());
         }
-        let _ = $isa;
+        let _ = ($isa, $tiles);
         portable::<$format>($work);
     }};
 }
 
 macro_rules! a16_point {
     ($id:literal, $format:ty) => {
-        point::<$format>($id, true, |t, _, _| {
+        point::<$format>($id, true, |t, _, scratch| {
             let (isa, k) = (t.args().isa, t.args().u32(4));
-            run_with::<$format, A16Block>(t, k / A16_BLOCK, |work| inner!($format, isa, work))
+            run_with::<$format, A16Block>(t, k / A16_BLOCK, |work| {
+                inner!($format, isa, work, &mut scratch.tiles)
+            })
         })
     };
 }
@@ -293,9 +299,12 @@ macro_rules! expert_point {
     ($id:literal, $format:ty) => {
         experts::point::<$format>($id, true, |t, _, scratch| {
             let isa = t.args().isa;
-            experts::run::<$format, A16Block>(t, scratch, A16_BLOCK, |work| {
-                inner!($format, isa, work)
-            })
+            let mut tiles = std::mem::take(&mut scratch.tiles);
+            let done = experts::run::<$format, A16Block>(t, scratch, A16_BLOCK, |work| {
+                inner!($format, isa, work, &mut tiles)
+            });
+            scratch.tiles = tiles;
+            done
         })
     };
 }

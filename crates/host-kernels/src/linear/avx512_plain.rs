@@ -2,7 +2,7 @@
 //! The AVX-512 path of `linear` for f32, bf16 and f16 weights: the chains of [`super::plain`], sixteen outputs (two groups) to
 //! a vector. A last group without a neighbour goes through [`super::avx2_plain`].
 //!
-//! `vdpbf16ps` is left aside: it adds pairs of products and flushes subnormals, which is another spec.
+//! `vdpbf16ps` is left aside: it adds pairs of products and flushes subnormals, which is another spec (docs/adr/0013).
 
 use std::arch::x86_64::*;
 

@@ -34,8 +34,14 @@
 //! the row or of those 128 columns. An e4m3 value is an f16 value but for the exponent's bias, 256 apart: so F16C converts it.
 //!
 //! The bias is added last. Rows of a step share each pass over the weights.
+//!
+//! Paths of quantized weights: portable, AVX2, AVX-512 with VNNI ([`vector`]), and, from [`amx::ROWS_FROM`] rows of a tile on,
+//! AMX ([`amx`]), where exact sums leave the instructions free. f32, bf16, f16 and fp8 weights have AVX2 and AVX-512 paths
+//! alone: their specs are chains of one fma for each k, which neither `vdpbf16ps` nor a tile gives (docs/adr/0013).
 
 mod a16;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2_fp8;
 #[cfg(target_arch = "x86_64")]
@@ -61,6 +67,13 @@ use crate::layout::GROUP;
 use crate::point::{
     BadConstants, HostPoint, Need, RunTile, TileFault, f32s, positive, row_unit, unit_rows,
 };
+
+/// Working memory of the AMX path.
+#[cfg(target_arch = "x86_64")]
+pub(crate) type TileBuffers = amx::Buffers;
+/// Working memory of a path that is not there.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) type TileBuffers = ();
 
 pub(crate) use a16::{EXPERT_POINTS as EXPERT_A16_POINTS, POINTS as A16_POINTS};
 pub(crate) use fp8::POINTS as FP8_POINTS;
@@ -110,11 +123,21 @@ fn needs<F: Format>(a: &Args, x: Need, unit: Unit) -> Result<Vec<Need>, BadConst
 fn grid<F: Format>(a: &Args, counts: StepCounts) -> Grid {
     let (k, n) = (a.u32(4), a.u32(5));
     let rows = unit_rows(a.u32(9), counts);
-    let row_block = TILE_ROWS.min(rows.max(1) as usize);
     let by_bytes = TILE_BYTES / (k.div_ceil(F::ELEMS) * F::PACKED).max(1);
-    let by_products = TILE_PRODUCTS / (k * GROUP * row_block).max(1);
+    let products = |rows: usize| TILE_PRODUCTS / (k * GROUP * rows).max(1);
     // A group at least; where rows make the tile long enough, no more than the products say.
-    let groups = if row_block < 4 { by_bytes } else { by_products };
+    let (row_block, groups) = match rows.max(1) as usize {
+        #[cfg(target_arch = "x86_64")]
+        rows if a.isa.has_amx() && F::ELEM.is_block() && rows >= amx::ROWS_FROM => {
+            let block = rows.min(amx::PANEL);
+            // What is done once for all groups of a tile takes longer than the products of one.
+            (block, products(block.min(16)).max(amx::GROUPS))
+        }
+        rows => {
+            let block = rows.min(TILE_ROWS);
+            (block, if block < 4 { by_bytes } else { products(block) })
+        }
+    };
     Grid {
         rows,
         row_block: row_block as u32,

@@ -20,17 +20,16 @@ use super::a16::Offset;
 use crate::quantize::A16Block;
 
 pub(super) use formats::Widen;
-use wide::Wide;
+pub(super) use wide::Wide;
 use y::Y;
-use z::Z;
+pub(super) use z::Z;
 
 /// How far ahead of the arithmetic weights are asked for, in each group.
 const AHEAD: usize = 2048;
 
-/// All rows of a tile against all its groups. The caller holds an `Isa` that says AVX2, and with `avx512` one that says
-/// AVX-512.
-pub(super) fn tile<F: Widen>(work: &mut Work<'_, A16Block>, avx512: bool) {
-    let mut group = 0;
+/// All rows of a tile against its groups from `group` on. The caller holds an `Isa` that says AVX2, and with `avx512` one
+/// that says AVX-512.
+pub(super) fn tile<F: Widen>(work: &mut Work<'_, A16Block>, mut group: usize, avx512: bool) {
     if avx512 {
         while group + 2 <= work.groups {
             // SAFETY: only called when `Isa` says AVX-512.

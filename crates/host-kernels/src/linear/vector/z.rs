@@ -8,7 +8,7 @@ use crate::lanes::F8;
 
 /// Sixteen lanes of 32 bits.
 #[derive(Clone, Copy)]
-pub(super) struct Z(__m512i);
+pub(in crate::linear) struct Z(pub(in crate::linear) __m512i);
 
 /// 8 bytes of each group.
 #[inline(always)]
