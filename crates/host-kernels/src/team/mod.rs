@@ -16,7 +16,10 @@
 //! A panic in a tile is caught: the rest of its work is skipped, its [`Outcome`] says so, and the team goes on.
 
 mod futex;
+#[cfg(all(test, loom))]
+mod model;
 mod shared;
+mod sync;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the team's threads share. The protocol is described in [`super`].
 
-use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::futex;
+use super::futex::Parking;
+use super::sync::{AtomicBool, AtomicU32, AtomicU64, Guarded, Mutex, MutexGuard, fence};
 use super::{Outcome, TeamOptions, Ticket, Work};
 use crate::scratch::Scratch;
 
 /// Failures that are remembered.
 const REMEMBERED: usize = 64;
 /// Pauses between two looks at the clock while spinning: about a microsecond.
-const PAUSES: u32 = 32;
+const PAUSES: u32 = if cfg!(loom) { 1 } else { 32 };
 
 /// On its own cache lines: neighbours on x86 are fetched in pairs.
 #[repr(align(128))]
@@ -50,15 +50,15 @@ pub(super) struct Shared {
     cursor: Apart<AtomicU64>,
     done: Apart<AtomicU32>,
     /// Written by the thread with the right to advance; read by threads that hold a tile.
-    current: UnsafeCell<Current>,
+    current: Guarded<Current>,
     failed: AtomicBool,
     queue: Mutex<Queue>,
     /// Bumped to wake parked workers.
-    wake: Apart<AtomicU32>,
+    wake: Apart<Parking>,
     parked: AtomicU32,
     completed: Apart<AtomicU64>,
     /// Bumped after each completion, to park on.
-    completed_word: AtomicU32,
+    completed_word: Parking,
     waiters: AtomicU32,
     stop: AtomicBool,
     threads: u32,
@@ -92,13 +92,13 @@ impl Shared {
         Shared {
             cursor: Apart(AtomicU64::new(0)),
             done: Apart(AtomicU32::new(0)),
-            current: UnsafeCell::new(current),
+            current: Guarded::new(current),
             failed: AtomicBool::new(false),
             queue: Mutex::new(Queue::default()),
-            wake: Apart(AtomicU32::new(0)),
+            wake: Apart(Parking::default()),
             parked: AtomicU32::new(0),
             completed: Apart(AtomicU64::new(0)),
-            completed_word: AtomicU32::new(0),
+            completed_word: Parking::default(),
             waiters: AtomicU32::new(0),
             stop: AtomicBool::new(false),
             threads: options.threads.max(1) as u32,
@@ -122,9 +122,8 @@ impl Shared {
         queue.running = true;
         drop(queue);
         // SAFETY: `running` was false, so nobody had the right to advance; setting it took the right.
-        let current = unsafe { &mut *self.current.get() };
-        self.begin(current, work);
-        self.publish_next(current, Wake::All);
+        unsafe { self.current.with_mut(|current| self.begin(current, work)) };
+        self.publish_next(Wake::All);
         ticket
     }
 
@@ -151,21 +150,22 @@ impl Shared {
             if left == Some(Duration::ZERO) {
                 return None;
             }
-            self.waiters.fetch_add(1, Ordering::SeqCst);
-            let seen = self.completed_word.load(Ordering::SeqCst);
-            if self.completed.0.load(Ordering::SeqCst) < ticket {
-                futex::wait(&self.completed_word, seen, left);
+            self.waiters.fetch_add(1, Ordering::Relaxed);
+            fence(Ordering::SeqCst); // Pairs with that of `end_work`.
+            let seen = self.completed_word.load();
+            if self.completed.0.load(Ordering::Acquire) < ticket {
+                self.completed_word.wait(seen, left);
             }
-            self.waiters.fetch_sub(1, Ordering::SeqCst);
+            self.waiters.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     pub(super) fn stop(&self) {
         let last = self.submitted();
         let _ = self.wait(last, Duration::MAX);
-        self.stop.store(true, Ordering::SeqCst);
-        self.wake.0.fetch_add(1, Ordering::SeqCst);
-        futex::wake(&self.wake.0, u32::MAX);
+        self.stop.store(true, Ordering::Release);
+        self.wake.0.bump();
+        self.wake.0.wake(u32::MAX);
     }
 
     pub(super) fn work_until_stopped(&self) {
@@ -189,7 +189,15 @@ impl Shared {
     fn run_tile(&self, remaining: u32, scratch: &mut Scratch) {
         // SAFETY: this thread holds a tile that is not counted as done: nobody writes `current`. The Acquire of the
         // exchange saw the Release of the store that published the launch.
-        let current = unsafe { &*self.current.get() };
+        let tiles = unsafe { self.current.with(|c| self.run_one(c, remaining, scratch)) };
+        if self.done.0.fetch_add(1, Ordering::AcqRel) + 1 == tiles {
+            // The last tile was counted: this thread has the right to advance.
+            self.publish_next(Wake::Helpers);
+        }
+    }
+
+    /// Returns how many tiles the launch has.
+    fn run_one(&self, current: &Current, remaining: u32, scratch: &mut Scratch) -> u32 {
         let tiles = current.tiles;
         if !self.failed.load(Ordering::Relaxed)
             && let Some(work) = &current.work
@@ -205,11 +213,7 @@ impl Shared {
                 self.fail(current.ticket, launch, what);
             }
         }
-        if self.done.0.fetch_add(1, Ordering::AcqRel) + 1 == tiles {
-            // SAFETY: the last tile was counted: this thread has the right to advance, and the reference above is dead.
-            let current = unsafe { &mut *self.current.get() };
-            self.publish_next(current, Wake::Helpers);
-        }
+        tiles
     }
 
     /// Remembers the first failure of a work and has the rest of it skipped.
@@ -236,41 +240,44 @@ impl Shared {
 
     /// Publishes the next launch that has tiles, of this work or of the next in the queue; ends the works on the way.
     /// Needs the right to advance and gives it up.
-    fn publish_next(&self, current: &mut Current, wake: Wake) {
+    fn publish_next(&self, wake: Wake) {
         loop {
-            while let Some(work) = &current.work {
-                // `tiles` is 0 before the first launch of a work: nothing to step over yet.
-                if current.tiles > 0 {
-                    current.launch += 1;
-                }
-                let launch = current.launch;
-                if launch >= work.launches() || self.failed.load(Ordering::Acquire) {
-                    break;
-                }
-                let tiles = catch_unwind(AssertUnwindSafe(|| work.tiles(launch)));
-                match tiles {
-                    Ok(0) => {
-                        current.launch += 1;
-                        current.tiles = 0;
-                    }
-                    Ok(tiles) => {
-                        current.tiles = tiles;
-                        self.publish(tiles, wake);
-                        return;
-                    }
-                    Err(panic) => {
-                        self.fail(
-                            current.ticket,
-                            launch,
-                            format!("panic: {}", message(&*panic)),
-                        );
-                    }
-                }
-            }
-            if !self.end_work(current) {
-                return;
+            // SAFETY: this thread has the right to advance.
+            match unsafe { self.current.with_mut(|current| self.next_launch(current)) } {
+                Some(tiles) => return self.publish(tiles, wake),
+                None if self.end_work() => {}
+                None => return,
             }
         }
+    }
+
+    /// Goes on to the next launch that has tiles; `None`: the work has none left, or has failed.
+    fn next_launch(&self, current: &mut Current) -> Option<u32> {
+        while let Some(work) = &current.work {
+            // `tiles` is 0 before the first launch of a work: nothing to step over yet.
+            if current.tiles > 0 {
+                current.launch += 1;
+            }
+            let launch = current.launch;
+            if launch >= work.launches() || self.failed.load(Ordering::Acquire) {
+                return None;
+            }
+            match catch_unwind(AssertUnwindSafe(|| work.tiles(launch))) {
+                Ok(0) => {
+                    current.launch += 1;
+                    current.tiles = 0;
+                }
+                Ok(tiles) => {
+                    current.tiles = tiles;
+                    return Some(tiles);
+                }
+                Err(panic) => {
+                    let what = format!("panic: {}", message(&*panic));
+                    self.fail(current.ticket, launch, what);
+                }
+            }
+        }
+        None
     }
 
     fn publish(&self, tiles: u32, wake: Wake) {
@@ -290,34 +297,32 @@ impl Shared {
     fn wake_workers(&self, n: u32) {
         // Pairs with the counting in `park`: either this sees the parked thread, or that sees the new cursor.
         fence(Ordering::SeqCst);
-        if self.parked.load(Ordering::SeqCst) > 0 {
-            self.wake.0.fetch_add(1, Ordering::SeqCst);
-            futex::wake(&self.wake.0, n);
+        if self.parked.load(Ordering::Relaxed) > 0 {
+            self.wake.0.bump();
+            self.wake.0.wake(n);
         }
     }
 
     /// Ends the current work and begins the next. Whether there was one; if not, the right to advance is given up.
-    fn end_work(&self, current: &mut Current) -> bool {
-        current.work = None;
-        let ticket = current.ticket;
+    fn end_work(&self) -> bool {
+        // SAFETY: this thread has the right to advance.
+        let (work, ticket) = unsafe { self.current.with_mut(|c| (c.work.take(), c.ticket)) };
+        drop(work);
         let mut queue = self.queue();
         let next = queue.waiting.pop_front();
-        if next.is_none() {
-            queue.running = false;
+        let more = next.is_some();
+        match next {
+            // SAFETY: as above; the right is given up only where `running` becomes false.
+            Some(work) => unsafe { self.current.with_mut(|c| self.begin(c, work)) },
+            None => queue.running = false,
         }
         // Under the lock, so that a submit that finds the team idle also finds the ticket complete.
-        let more = match next {
-            Some(work) => {
-                self.begin(current, work);
-                true
-            }
-            None => false,
-        };
-        self.completed.0.store(ticket, Ordering::SeqCst);
+        self.completed.0.store(ticket, Ordering::Release);
         drop(queue);
-        self.completed_word.fetch_add(1, Ordering::SeqCst);
-        if self.waiters.load(Ordering::SeqCst) > 0 {
-            futex::wake(&self.completed_word, u32::MAX);
+        self.completed_word.bump();
+        fence(Ordering::SeqCst); // Either this sees the waiter, or that sees the ticket complete.
+        if self.waiters.load(Ordering::Relaxed) > 0 {
+            self.completed_word.wake(u32::MAX);
         }
         more
     }
@@ -340,12 +345,13 @@ impl Shared {
     }
 
     fn park(&self, seen: u64) {
-        self.parked.fetch_add(1, Ordering::SeqCst);
-        let word = self.wake.0.load(Ordering::SeqCst);
-        if self.cursor.0.load(Ordering::SeqCst) == seen && !self.stop.load(Ordering::SeqCst) {
-            futex::wait(&self.wake.0, word, None);
+        self.parked.fetch_add(1, Ordering::Relaxed);
+        let word = self.wake.0.load();
+        fence(Ordering::SeqCst); // Pairs with that of `wake_workers`.
+        if self.cursor.0.load(Ordering::Relaxed) == seen && !self.stop.load(Ordering::Acquire) {
+            self.wake.0.wait(word, None);
         }
-        self.parked.fetch_sub(1, Ordering::SeqCst);
+        self.parked.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
