@@ -272,7 +272,7 @@ fn portable<F: Quantized>(work: &mut Work<'_, A16Block>) {
 macro_rules! inner {
     ($format:ty, $isa:expr, $work:expr, $tiles:expr) => {{
         #[cfg(target_arch = "x86_64")]
-        if $isa.has_amx() && $work.rows.len() >= super::amx::ROWS_FROM {
+        if $isa.has_amx() && $work.rows.len() >= super::amx::rows_from(<$format>::ELEM) {
             return super::amx::tile::<$format>($work, $tiles);
         }
         #[cfg(target_arch = "x86_64")]

@@ -35,7 +35,7 @@
 //!
 //! The bias is added last. Rows of a step share each pass over the weights.
 //!
-//! Paths of quantized weights: portable, AVX2, AVX-512 with VNNI ([`vector`]), and, from [`amx::ROWS_FROM`] rows of a tile on,
+//! Paths of quantized weights: portable, AVX2, AVX-512 with VNNI ([`vector`]), and, from [`amx::rows_from`] rows of a tile on,
 //! AMX ([`amx`]), where exact sums leave the instructions free. f32, bf16, f16 and fp8 weights have AVX2 and AVX-512 paths
 //! alone: their specs are chains of one fma for each k, which neither `vdpbf16ps` nor a tile gives (docs/adr/0013).
 
@@ -128,7 +128,7 @@ fn grid<F: Format>(a: &Args, counts: StepCounts) -> Grid {
     // A group at least; where rows make the tile long enough, no more than the products say.
     let (row_block, groups) = match rows.max(1) as usize {
         #[cfg(target_arch = "x86_64")]
-        rows if a.isa.has_amx() && F::ELEM.is_block() && rows >= amx::ROWS_FROM => {
+        rows if a.isa.has_amx() && F::ELEM.is_block() && rows >= amx::rows_from(F::ELEM) => {
             let block = rows.min(amx::PANEL);
             // What is done once for all groups of a tile takes longer than the products of one.
             (block, products(block.min(16)).max(amx::GROUPS))

@@ -25,16 +25,18 @@
 //!
 //! A tile of the launch is walked in panels of [`PANEL`] rows and passes of [`PASS`] blocks, so that the planes of both
 //! sides stay in the first cache: activations are converted once for all groups, weights once for all rows of the panel.
-//! The processor does not rename tiles as it does registers (measured: the shortest sequence for one tile of sums takes seven
-//! times as long as one product), so several are multiplied at once, 32 rows by 32 outputs where one sum is enough, and the
-//! vector units take up the sums of a [`Step`] while the tiles of the next are multiplied.
+//! Tiles wait for each other (measured: the shortest sequence for one tile of sums, two products, takes seven times as long as
+//! one), so several are multiplied at once, 32 rows by 32 outputs where one sum is enough, and the vector units take up the
+//! sums of a [`Step`] while the tiles of the next are multiplied.
 //!
-//! Few rows ([`ROWS_FROM`]) and a last group without a neighbour go through [`super::vector`].
+//! Few rows ([`rows_from`]) and a last group without a neighbour go through [`super::vector`].
 
 mod tiles;
 mod weights;
 
 use std::arch::x86_64::*;
+
+use metrale_core::Elem;
 
 use super::Work;
 use super::a16::Offset;
@@ -46,8 +48,15 @@ use tiles::{Hardware, Line, ROWS, Tiles};
 pub(super) use weights::Planar;
 use weights::{to_bf16, unpack};
 
-/// Fewest rows of a tile that come here.
-pub(super) const ROWS_FROM: usize = 8;
+/// Fewest rows of a tile that come here: with fewer, AVX-512 was as fast or faster (bench/cpu/results/2026-11-30-amx.md).
+/// Weights of eight bits need a tile of sums for each plane, and AVX-512 is at its best with them.
+pub(super) const fn rows_from(weights: Elem) -> usize {
+    match weights {
+        Elem::Q8_0 | Elem::Q6K | Elem::Iq4Nl | Elem::Iq4Xs => PANEL,
+        _ => ROWS,
+    }
+}
+
 /// Rows that share the conversion of the weights.
 pub(super) const PANEL: usize = 64;
 /// Groups that share the conversion of the activations, at least.

@@ -284,24 +284,18 @@ fn the_processors_tiles_are_the_models() {
         let got = product(&mut Hardware, &a, &b, &[ZERO; ROWS]);
         assert_eq!(want.map(|l| l.0), got.map(|l| l.0));
     }
-    // For the record, values whose sums round: order and subnormals as the manual says?
-    for (name, exponents) in [("rounded", 20), ("subnormal", 120)] {
-        let mut float = |base: u32| {
+    // No spec rests on it, but so it is: values whose sums round, and subnormal ones, are the manual's to the bit.
+    for (base, exponents) in [(130, 20), (120, 120)] {
+        let mut float = || {
             let one = |rng: &mut Rng| {
                 let exponent = base - rng.next() % exponents;
                 (rng.next() % 2) << 15 | exponent << 7 | (rng.next() % 128)
             };
             [ZERO; ROWS].map(|_| Line(std::array::from_fn(|_| one(&mut rng) | one(&mut rng) << 16)))
         };
-        let base = if exponents == 20 { 130 } else { 120 };
-        let (a, b) = (float(base), float(base));
+        let (a, b) = (float(), float());
         let want = product(&mut Model::new(), &a, &b, &[ZERO; ROWS]);
         let got = product(&mut Hardware, &a, &b, &[ZERO; ROWS]);
-        let pairs = want
-            .iter()
-            .zip(&got)
-            .flat_map(|(a, b)| a.0.into_iter().zip(b.0));
-        let differ = pairs.filter(|(a, b)| a != b).count();
-        eprintln!("{name} values: {differ} of 256 sums differ from the manual's");
+        assert_eq!(want.map(|l| l.0), got.map(|l| l.0));
     }
 }
