@@ -40,7 +40,16 @@ const EXACT: &[&str] = &[
     "gemma2",
     "gemma3",
     "qwen3-moe",
+    "qwen2-gguf",
+    "phi3-gguf",
+    "granite-gguf",
+    "olmo2-gguf",
+    "gemma2-gguf",
+    "gemma3-gguf",
     "qwen3-moe-gguf",
+    "mixtral-gguf",
+    "deepseek-v3-gguf",
+    "mamba2-gguf",
     "mixtral",
     "gpt-oss",
     "deepseek-v3",
@@ -134,6 +143,7 @@ fn quantized_fixtures_are_within_the_bound_of_their_activations() {
         ("llama-gguf-q8_0", "llama"),
         ("qwen3-gguf-q4_0", "qwen3"),
         ("gpt-oss-mxfp4", "gpt-oss"),
+        ("gpt-oss-gguf", "mixtral-gguf"),
     ] {
         let (folder, reference) = open(name).unwrap();
         let report = run(&folder, &reference, |_| ()).unwrap();

@@ -8,7 +8,7 @@ From them are derived: a sharded copy, GGUF copies (f32, and Q8_0 with its own r
 older hub checkpoints have (config.legacy.json, checked here to give the same logits), and one tokenizer for all.
 """
 import json, os, shutil, sys
-import make_fp8
+import make_fp8, make_gguf
 import make_tiny_refs as tiny
 import numpy as np, torch
 from safetensors.torch import load_file, save_file
@@ -158,9 +158,7 @@ def main(root, only):
     base = f"{root}/tests/fixtures/tiny"
     if only:
         for name in only:
-            made = name.removesuffix("-mxfp4").removesuffix("-gguf")
             if name == "gpt-oss-mxfp4": gpt_oss_mxfp4(base)
-            elif name != made: gguf_copy(f"{base}/{made}", f"{base}/{name}", json.load(open(f"{base}/tokenizer/tokenizer.json")), "BF16")
             else: of_family(base, name)
             tidy(base, name)
         return
@@ -179,7 +177,7 @@ def main(root, only):
     gguf_copy(f"{base}/qwen3", f"{base}/qwen3-gguf-q4_0", tok, "Q4_0")
     for name in FAMILIES: of_family(base, name)
     gpt_oss_mxfp4(base)
-    gguf_copy(f"{base}/qwen3-moe", f"{base}/qwen3-moe-gguf", tok, "BF16")
+    make_gguf.main(root)
     for d in sorted(os.listdir(base)): tidy(base, d)
     make_fp8.main(root)
     os.makedirs(f"{root}/tests/goldens", exist_ok=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""A Llama, Qwen3 or Qwen3-MoE checkpoint (hub names, f32 arrays) as a GGUF file, written with the `gguf` library, and back.
+"""A Llama or Qwen3 checkpoint (hub names, f32 arrays) as a GGUF file, written with the `gguf` library, and back.
 
 Llama files hold the rows of attn_q and attn_k permuted inside each head: the hub layout pairs dimension i with
 i + d/2 (half rotation), the file pairs 2i with 2i + 1. Qwen3 files keep the hub layout. Llama 3's rope scaling is a
@@ -12,9 +12,8 @@ from gguf.quants import dequantize, quantize
 
 LAYER = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
          "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "input_layernorm": "attn_norm",
-         "post_attention_layernorm": "ffn_norm", "mlp.gate": "ffn_gate_inp", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+         "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-ARCH = {"qwen3_moe": "qwen3moe"}
 FILE_TYPE = {None: LlamaFileType.ALL_F32, "BF16": LlamaFileType.MOSTLY_BF16, "Q8_0": LlamaFileType.MOSTLY_Q8_0, "Q4_0": LlamaFileType.MOSTLY_Q4_0}
 
 
@@ -51,28 +50,14 @@ def rope_factors(cfg):
     return np.array(out, np.float32)
 
 
-def stacked(weights):
-    """Experts of a layer in one array [experts, rows, cols], under the name that the file has for it."""
-    out, experts = {}, {}
-    for hub, x in weights.items():
-        if ".mlp.experts." not in hub: out[gguf_name(hub)] = (hub, x); continue
-        _, _, n, _, _, e, which, kind = hub.split(".")
-        experts.setdefault(f"blk.{n}.{LAYER['mlp.' + which]}_exps.{kind}", {})[int(e)] = x
-    out.update({name: (None, np.stack([by[e] for e in sorted(by)])) for name, by in experts.items()})
-    return out
-
-
 def write_gguf(path, cfg, weights, tok, quant=None):
     """Matrices whose rows are a multiple of 32 become `quant` (None: f32), norms stay f32. tok: parsed tokenizer.json."""
-    w = GGUFWriter(path, ARCH.get(cfg["model_type"], cfg["model_type"])); head_dim = cfg.get("head_dim") or cfg["hidden_size"] // cfg["num_attention_heads"]
+    w = GGUFWriter(path, cfg["model_type"]); head_dim = cfg.get("head_dim") or cfg["hidden_size"] // cfg["num_attention_heads"]
     w.add_name(f"tiny random {cfg['model_type']}"); w.add_file_type(FILE_TYPE[quant]); w.add_license("MIT OR Apache-2.0")
     w.add_block_count(cfg["num_hidden_layers"]); w.add_context_length(cfg["max_position_embeddings"])
     w.add_embedding_length(cfg["hidden_size"]); w.add_feed_forward_length(cfg["intermediate_size"])
     w.add_head_count(cfg["num_attention_heads"]); w.add_head_count_kv(cfg["num_key_value_heads"])
     w.add_key_length(head_dim); w.add_value_length(head_dim); w.add_rope_dimension_count(head_dim)
-    if "num_local_experts" in cfg:
-        w.add_expert_count(cfg["num_local_experts"]); w.add_expert_used_count(cfg["num_experts_per_tok"])
-        w.add_expert_feed_forward_length(cfg["moe_intermediate_size"])
     w.add_rope_freq_base(cfg["rope_parameters"]["rope_theta"]); w.add_layer_norm_rms_eps(cfg["rms_norm_eps"])
     w.add_vocab_size(cfg["vocab_size"])
     vocab = sorted(tok["model"]["vocab"], key=tok["model"]["vocab"].get); special = {t["content"] for t in tok["added_tokens"]}
@@ -85,10 +70,10 @@ def write_gguf(path, cfg, weights, tok, quant=None):
     w.add_chat_template(TEMPLATE)
     f = rope_factors(cfg)
     if f is not None: w.add_tensor("rope_freqs.weight", f)
-    for name, (hub, x) in sorted(stacked(weights).items(), key=lambda t: (t[1][0] or t[0])):
-        x = np.ascontiguousarray(x, np.float32)
+    for hub, x in sorted(weights.items()):
+        name = gguf_name(hub); x = np.ascontiguousarray(x, np.float32)
         if (h := heads_of(name, cfg)): x = np.ascontiguousarray(permute(x, h))
-        if quant and x.ndim >= 2 and x.shape[-1] % 32 == 0 and "gate_inp" not in name:
+        if quant and x.ndim == 2 and x.shape[-1] % 32 == 0:
             q = GGMLQuantizationType[quant]; w.add_tensor(name, quantize(x, q), raw_dtype=q)
         else: w.add_tensor(name, x)
     w.write_header_to_file(); w.write_kv_data_to_file(); w.write_tensors_to_file(); w.close()

@@ -194,7 +194,7 @@ impl MapInput<'_> {
                 if params.contains_key(name) {
                     continue;
                 }
-                let Some(default) = &decl.default else {
+                let Some(default) = self.default_of(name, decl) else {
                     return Err(self.missing(name, decl));
                 };
                 match default.eval(&|n| params.get(n).cloned()) {
@@ -209,9 +209,20 @@ impl MapInput<'_> {
                 return Ok(params);
             }
             if params.len() == before {
-                return Err(self.circular());
+                // Defaults lean on each other: one that a key sets must be given.
+                let set_by_a_key = |name: &str| self.keys_of(name) != [name];
+                let open =
+                    self.circuit.params.iter().find(|(name, _)| {
+                        !params.contains_key(*name) && set_by_a_key(name.as_str())
+                    });
+                return Err(open.map_or_else(|| self.circular(), |(n, d)| self.missing(n, d)));
             }
         }
+    }
+
+    /// The default of a param: that of the checkpoint's source, or the circuit's.
+    fn default_of<'a>(&'a self, name: &str, decl: &'a ParamDecl) -> Option<&'a Expr> {
+        self.map.defaults.get(name).or(decl.default.as_ref())
     }
 
     fn circular(&self) -> Refusal {
@@ -259,7 +270,7 @@ impl MapInput<'_> {
             let before = open.len();
             let mut left = Vec::new();
             for (name, decl) in open {
-                let default = decl.default.as_ref();
+                let default = self.default_of(name, decl);
                 let default = default.ok_or_else(|| self.missing(name, decl))?;
                 let values = (0..layers).map(|layer| default.eval(&|n| in_layer(params, n, layer)));
                 match values.collect::<Result<Vec<_>, _>>() {

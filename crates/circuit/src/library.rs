@@ -198,12 +198,20 @@ impl CircuitLibrary {
         let key = input.source.family_key();
         let value = input.flat.get(key).and_then(Scalar::as_str);
         let value = value.ok_or(Refusal::NoFamily { key })?;
-        for family in self.families.values() {
-            if let Some((names, map)) = family.maps.get(&input.source)
-                && names.iter().any(|n| n == value)
-            {
-                return Ok((family, map));
-            }
+        let of_name = || {
+            self.families.values().filter_map(|family| {
+                let (names, map) = family.maps.get(&input.source)?;
+                names.iter().any(|n| n == value).then_some((family, map))
+            })
+        };
+        // A family that a key tells from another of the same name goes before that other.
+        let given = |map: &KeyMap| {
+            let key = map.with.as_ref()?.replace("{arch}", value);
+            input.flat.get(&key).map(|v| v.as_f64() != Some(0.0))
+        };
+        let told = of_name().find(|(_, map)| given(map) == Some(true));
+        if let Some(found) = told.or_else(|| of_name().find(|(_, map)| map.with.is_none())) {
+            return Ok(found);
         }
         let names = self
             .families
@@ -295,7 +303,8 @@ fn read_family(
     for (_, keys) in maps.values() {
         let targets = keys.params.values().flat_map(|t| t.params());
         let switches = keys.tensors.values().map(|t| &t.param);
-        for param in targets.chain(switches).chain(keys.values.keys()) {
+        let named = keys.values.keys().chain(keys.defaults.keys());
+        for param in targets.chain(switches).chain(named) {
             if circuit.param(param).is_none() {
                 return Err(LibraryError::new(
                     map_path,

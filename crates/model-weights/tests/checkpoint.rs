@@ -145,7 +145,7 @@ fn every_fixture_opens() {
         if path.join("meta.json").exists() {
             let checkpoint = Checkpoint::open(&path).unwrap();
             assert!(
-                store(&checkpoint).total_bytes() > 50_000,
+                store(&checkpoint).total_bytes() > 20_000,
                 "{}",
                 path.display()
             );

@@ -7,6 +7,7 @@ use metrale_core::Scalar;
 use serde::{Deserialize, Deserializer};
 
 use super::OneOrMany;
+use crate::expr::Expr;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -38,6 +39,11 @@ pub(crate) struct HfMap {
 #[serde(deny_unknown_fields)]
 pub(crate) struct GgufMap {
     pub(crate) architectures: Vec<String>,
+    /// A key that tells this family from another of the same architecture: there, and not 0.
+    pub(crate) with: Option<String>,
+    /// Defaults that hold for files of this source, in the place of the circuit's.
+    #[serde(default)]
+    pub(crate) defaults: BTreeMap<String, Expr>,
     #[serde(default)]
     pub(crate) params: BTreeMap<String, Target>,
     #[serde(default)]
@@ -117,6 +123,8 @@ pub(crate) struct IgnoreFile {
 /// One source's map of one family, in one shape for both sources.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyMap {
+    pub(crate) with: Option<String>,
+    pub(crate) defaults: BTreeMap<String, Expr>,
     pub(crate) params: BTreeMap<String, Target>,
     pub(crate) values: BTreeMap<String, BTreeMap<String, String>>,
     pub(crate) tensors: BTreeMap<String, TensorSwitch>,
@@ -129,6 +137,8 @@ pub(crate) struct KeyMap {
 impl From<HfMap> for KeyMap {
     fn from(m: HfMap) -> KeyMap {
         KeyMap {
+            with: None,
+            defaults: BTreeMap::new(),
             params: m.params,
             values: m.values,
             tensors: BTreeMap::new(),
@@ -147,6 +157,8 @@ impl From<HfMap> for KeyMap {
 impl From<GgufMap> for KeyMap {
     fn from(m: GgufMap) -> KeyMap {
         KeyMap {
+            with: m.with,
+            defaults: m.defaults,
             params: m.params,
             values: m.values,
             tensors: m.tensors,
@@ -162,6 +174,8 @@ impl KeyMap {
     /// Puts each architecture's name in the place of `{arch}` in the keys.
     pub(crate) fn of_architectures(self, names: &[String]) -> KeyMap {
         KeyMap {
+            with: self.with,
+            defaults: self.defaults,
             params: spelled(self.params, names),
             values: self.values,
             tensors: self.tensors,

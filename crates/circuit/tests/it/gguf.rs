@@ -70,10 +70,60 @@ fn unequal_key_and_value_heads_are_refused() {
     config.insert("llama.attention.value_length".into(), scalar("32"));
     let refusal = gguf(&config, &BTreeSet::new()).unwrap_err();
     assert!(matches!(refusal, Refusal::Conflict { .. }), "{refusal}");
+}
+
+#[test]
+fn experts_make_another_family_of_the_same_architecture() {
+    let no_tensors = BTreeSet::new();
     let mut config = flat(TINY);
+    config.insert("llama.expert_count".into(), scalar("0"));
+    assert_eq!(gguf(&config, &no_tensors).unwrap().family(), "llama");
     config.insert("llama.expert_count".into(), scalar("8"));
+    let refusal = gguf(&config, &no_tensors).unwrap_err().to_string();
+    assert!(refusal.contains("llama.expert_used_count"), "{refusal}");
+    config.insert("llama.expert_used_count".into(), scalar("2"));
+    let mixtral = gguf(&config, &no_tensors).unwrap();
+    assert_eq!(mixtral.family(), "mixtral");
+    let experts = mixtral
+        .weights()
+        .iter()
+        .find(|w| w.key.name == "gate_exps")
+        .unwrap();
+    assert_eq!(experts.shape, [8, 96, 64]);
+    // The rest of what says expert is not known here.
+    config.insert("llama.expert_shared_count".into(), scalar("1"));
+    let refusal = gguf(&config, &no_tensors).unwrap_err().to_string();
+    assert!(refusal.contains("llama.expert_shared_count"), "{refusal}");
+}
+
+/// Files from before keys and values of latent attention were stored apart have no key for a head's columns.
+#[test]
+fn an_older_file_of_latent_attention_is_refused_by_the_key_it_lacks() {
+    let mut config = flat(&TINY.replace("llama", "deepseek2"));
+    for (key, value) in [
+        ("attention.head_count_kv", "1"),
+        ("attention.kv_lora_rank", "32"),
+        ("leading_dense_block_count", "1"),
+        ("expert_count", "8"),
+        ("expert_used_count", "2"),
+        ("expert_shared_count", "1"),
+        ("expert_feed_forward_length", "32"),
+        ("expert_weights_scale", "2.5"),
+    ] {
+        config.insert(format!("deepseek2.{key}"), scalar(value));
+    }
     let refusal = gguf(&config, &BTreeSet::new()).unwrap_err().to_string();
-    assert!(refusal.contains("llama.expert_count") && refusal.contains("routed experts"));
+    assert!(
+        refusal.contains("deepseek2.attention.key_length_mla"),
+        "{refusal}"
+    );
+    config.insert("deepseek2.attention.key_length_mla".into(), scalar("24"));
+    let made = gguf(&config, &BTreeSet::new()).unwrap();
+    assert_eq!(made.params()["nope"], Value::Count(8));
+    assert_eq!(made.params()["groups"], Value::Count(1));
+    config.insert("deepseek2.expert_gating_func".into(), scalar("1"));
+    let refusal = gguf(&config, &BTreeSet::new()).unwrap_err().to_string();
+    assert!(refusal.contains("expert_gating_func"), "{refusal}");
 }
 
 #[test]

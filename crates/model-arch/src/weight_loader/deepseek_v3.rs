@@ -4,14 +4,17 @@
 use metrale_model_layers::Source;
 use metrale_model_layers::weight_map::{How, NameRow, experts, row, whole};
 
-use super::{ModelWeightLoader, common};
+use super::{ModelWeightLoader, common, qwen3};
 
 /// The `deepseek_v3` family.
 pub struct DeepseekV3;
 
 impl ModelWeightLoader for DeepseekV3 {
-    fn names(&self, _: Source) -> &'static [&'static [NameRow]] {
-        &[OWN, common::HF]
+    fn names(&self, source: Source) -> &'static [&'static [NameRow]] {
+        match source {
+            Source::Hf => &[OWN, common::HF],
+            Source::Gguf => &[GGUF, qwen3::EXPERTS_GGUF, common::GGUF],
+        }
     }
 
     /// The layers that predict further tokens stand behind the last one.
@@ -90,4 +93,32 @@ const OWN: &[NameRow] = &[
         "shared_down",
         "model.layers.{}.mlp.shared_experts.down_proj.weight",
     ),
+];
+
+/// GGUF: keys and values of all heads apart, keys transposed.
+const GGUF: &[NameRow] = &[
+    row(
+        "q_proj",
+        "blk.{}.attn_q.weight",
+        How::Pairs("nope + rot", "nope"),
+    ),
+    whole("q_a", "blk.{}.attn_q_a.weight"),
+    whole("q_a_norm", "blk.{}.attn_q_a_norm.weight"),
+    row(
+        "q_b",
+        "blk.{}.attn_q_b.weight",
+        How::Pairs("nope + rot", "nope"),
+    ),
+    row(
+        "kv_a",
+        "blk.{}.attn_kv_a_mqa.weight",
+        How::Pairs("rank + rot", "rank"),
+    ),
+    whole("kv_a_norm", "blk.{}.attn_kv_a_norm.weight"),
+    whole("k_b", "blk.{}.attn_k_b.weight"),
+    whole("v_b", "blk.{}.attn_v_b.weight"),
+    whole("router_bias", "blk.{}.exp_probs_b.bias"),
+    whole("shared_gate", "blk.{}.ffn_gate_shexp.weight"),
+    whole("shared_up", "blk.{}.ffn_up_shexp.weight"),
+    whole("shared_down", "blk.{}.ffn_down_shexp.weight"),
 ];

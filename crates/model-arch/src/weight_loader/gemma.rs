@@ -37,7 +37,7 @@ const NORMS_HF: &[NameRow] = &[
     plus_one("final_norm", "model.norm.weight"),
 ];
 
-const NORMS_GGUF: &[NameRow] = &[
+pub(super) const NORMS_GGUF: &[NameRow] = &[
     whole("post_attn_norm", "blk.{}.post_attention_norm.weight"),
     whole("post_ffn_norm", "blk.{}.post_ffw_norm.weight"),
 ];

@@ -4,14 +4,17 @@
 use metrale_model_layers::Source;
 use metrale_model_layers::weight_map::{How, NameRow, row, whole};
 
-use super::{ModelWeightLoader, common};
+use super::{ModelWeightLoader, common, qwen3};
 
 /// The `gpt_oss` family.
 pub struct GptOss;
 
 impl ModelWeightLoader for GptOss {
-    fn names(&self, _: Source) -> &'static [&'static [NameRow]] {
-        &[OWN, common::HF]
+    fn names(&self, source: Source) -> &'static [&'static [NameRow]] {
+        match source {
+            Source::Hf => &[OWN, common::HF],
+            Source::Gguf => &[GGUF, qwen3::EXPERTS_GGUF, common::GGUF],
+        }
     }
 }
 
@@ -54,6 +57,28 @@ const OWN: &[NameRow] = &[
         "moe_ffn",
         0,
         1,
+    ),
+];
+
+/// GGUF: gate and up apart, biases `[experts, rows]`.
+const GGUF: &[NameRow] = &[
+    whole("sinks", "blk.{}.attn_sinks.weight"),
+    whole("post_norm", "blk.{}.post_attention_norm.weight"),
+    whole("router_bias", "blk.{}.ffn_gate_inp.bias"),
+    row(
+        "gate_exps_bias",
+        "blk.{}.ffn_gate_exps.bias",
+        How::Shaped(&["experts", "moe_ffn"]),
+    ),
+    row(
+        "up_exps_bias",
+        "blk.{}.ffn_up_exps.bias",
+        How::Shaped(&["experts", "moe_ffn"]),
+    ),
+    row(
+        "down_exps_bias",
+        "blk.{}.ffn_down_exps.bias",
+        How::Shaped(&["experts", "hidden"]),
     ),
 ];
 

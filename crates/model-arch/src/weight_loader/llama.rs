@@ -19,7 +19,7 @@ impl ModelWeightLoader for Llama {
 }
 
 /// GGUF files of this architecture interleave the halves of each head.
-const GGUF: &[NameRow] = &[
+pub(super) const GGUF: &[NameRow] = &[
     interleaved("q_proj", "blk.{}.attn_q.weight"),
     interleaved("k_proj", "blk.{}.attn_k.weight"),
     interleaved("q_bias", "blk.{}.attn_q.bias"),

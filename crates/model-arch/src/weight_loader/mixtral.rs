@@ -4,14 +4,17 @@
 use metrale_model_layers::Source;
 use metrale_model_layers::weight_map::{NameRow, experts, whole};
 
-use super::{ModelWeightLoader, common};
+use super::{ModelWeightLoader, common, llama, qwen3};
 
 /// The `mixtral` family: w1 is the gate, w3 the way up, w2 the way down.
 pub struct Mixtral;
 
 impl ModelWeightLoader for Mixtral {
-    fn names(&self, _: Source) -> &'static [&'static [NameRow]] {
-        &[EXPERTS, common::HF]
+    fn names(&self, source: Source) -> &'static [&'static [NameRow]] {
+        match source {
+            Source::Hf => &[EXPERTS, common::HF],
+            Source::Gguf => &[qwen3::EXPERTS_GGUF, llama::GGUF, common::GGUF],
+        }
     }
 }
 

@@ -4,14 +4,17 @@
 use metrale_model_layers::Source;
 use metrale_model_layers::weight_map::{NameRow, whole};
 
-use super::{ModelWeightLoader, common};
+use super::{ModelWeightLoader, common, gemma};
 
 /// The `olmo2` family: both norms of a layer stand behind its halves.
 pub struct Olmo2;
 
 impl ModelWeightLoader for Olmo2 {
-    fn names(&self, _: Source) -> &'static [&'static [NameRow]] {
-        &[NORMS, common::HF]
+    fn names(&self, source: Source) -> &'static [&'static [NameRow]] {
+        match source {
+            Source::Hf => &[NORMS, common::HF],
+            Source::Gguf => &[gemma::NORMS_GGUF, common::GGUF],
+        }
     }
 }
 

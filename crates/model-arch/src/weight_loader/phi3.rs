@@ -10,18 +10,26 @@ use super::{ModelWeightLoader, common};
 pub struct Phi3;
 
 impl ModelWeightLoader for Phi3 {
-    fn names(&self, _: Source) -> &'static [&'static [NameRow]] {
-        &[FUSED, common::HF]
+    fn names(&self, source: Source) -> &'static [&'static [NameRow]] {
+        match source {
+            Source::Hf => &[FUSED_HF, common::HF],
+            Source::Gguf => &[FUSED_GGUF, common::GGUF],
+        }
     }
 }
 
-const QKV: &str = "model.layers.{}.self_attn.qkv_proj.weight";
-const GATE_UP: &str = "model.layers.{}.mlp.gate_up_proj.weight";
+const FUSED_HF: &[NameRow] = &fused(
+    "model.layers.{}.self_attn.qkv_proj.weight",
+    "model.layers.{}.mlp.gate_up_proj.weight",
+);
+const FUSED_GGUF: &[NameRow] = &fused("blk.{}.attn_qkv.weight", "blk.{}.ffn_up.weight");
 
-const FUSED: &[NameRow] = &[
-    among("q_proj", QKV, &["q_proj", "k_proj", "v_proj"]),
-    among("k_proj", QKV, &["q_proj", "k_proj", "v_proj"]),
-    among("v_proj", QKV, &["q_proj", "k_proj", "v_proj"]),
-    among("gate_proj", GATE_UP, &["gate_proj", "up_proj"]),
-    among("up_proj", GATE_UP, &["gate_proj", "up_proj"]),
-];
+const fn fused(qkv: &'static str, gate_up: &'static str) -> [NameRow; 5] {
+    [
+        among("q_proj", qkv, &["q_proj", "k_proj", "v_proj"]),
+        among("k_proj", qkv, &["q_proj", "k_proj", "v_proj"]),
+        among("v_proj", qkv, &["q_proj", "k_proj", "v_proj"]),
+        among("gate_proj", gate_up, &["gate_proj", "up_proj"]),
+        among("up_proj", gate_up, &["gate_proj", "up_proj"]),
+    ]
+}

@@ -31,7 +31,7 @@ pub(super) const EXPERTS_HF: &[NameRow] = &[
     ),
 ];
 
-const EXPERTS_GGUF: &[NameRow] = &[
+pub(super) const EXPERTS_GGUF: &[NameRow] = &[
     whole("router", "blk.{}.ffn_gate_inp.weight"),
     whole("gate_exps", "blk.{}.ffn_gate_exps.weight"),
     whole("up_exps", "blk.{}.ffn_up_exps.weight"),

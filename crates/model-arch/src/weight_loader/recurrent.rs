@@ -36,8 +36,11 @@ impl ModelWeightLoader for Qwen35 {
 pub struct Mamba2;
 
 impl ModelWeightLoader for Mamba2 {
-    fn names(&self, _: Source) -> &'static [&'static [NameRow]] {
-        &[MAMBA2, MIXERS]
+    fn names(&self, source: Source) -> &'static [&'static [NameRow]] {
+        match source {
+            Source::Hf => &[MAMBA2, MIXERS],
+            Source::Gguf => &[MAMBA2_GGUF, common::GGUF],
+        }
     }
 
     fn unused(&self) -> &'static [&'static str] {
@@ -195,6 +198,34 @@ const IN: &str = "backbone.layers.{}.mixer.in_proj.weight";
 const IN_PARTS: &[&str] = &["ssm_z", "ssm_xbc", "ssm_dt"];
 const IN_BIAS: &str = "backbone.layers.{}.mixer.in_proj.bias";
 const IN_BIASES: &[&str] = &["ssm_z_bias", "ssm_xbc_bias", "ssm_dt_in_bias"];
+
+/// GGUF: `A` in the place of its logarithm, vectors as columns, the norm by groups.
+const MAMBA2_GGUF: &[NameRow] = &[
+    among("ssm_z", IN_GGUF, IN_PARTS),
+    among("ssm_xbc", IN_GGUF, IN_PARTS),
+    among("ssm_dt", IN_GGUF, IN_PARTS),
+    row(
+        "ssm_conv",
+        "blk.{}.ssm_conv1d.weight",
+        How::Shaped(&["ssm_inner + 2 * ssm_groups * ssm_state", "conv_width"]),
+    ),
+    whole("ssm_conv_bias", "blk.{}.ssm_conv1d.bias"),
+    row(
+        "ssm_a_log",
+        "blk.{}.ssm_a",
+        How::LogOfNegative(&["ssm_heads", "1"]),
+    ),
+    whole("ssm_dt_bias", "blk.{}.ssm_dt.bias"),
+    row("ssm_skip", "blk.{}.ssm_d", How::Shaped(&["ssm_heads", "1"])),
+    row(
+        "ssm_norm",
+        "blk.{}.ssm_norm.weight",
+        How::Shaped(&["ssm_groups", "ssm_inner / ssm_groups"]),
+    ),
+    whole("ssm_out", "blk.{}.ssm_out.weight"),
+];
+
+const IN_GGUF: &str = "blk.{}.ssm_in.weight";
 
 /// Nemotron-H's other mixers.
 const MIXERS: &[NameRow] = &[

@@ -50,6 +50,18 @@ pub enum PackError {
         /// What it is.
         value: f32,
     },
+    /// A value that its transform makes no number of.
+    #[error(
+        "tensor {tensor} holds {value} at {index}, which no such weight can be (a norm is finite, the A of a state space negative); the checkpoint is damaged: fetch it again"
+    )]
+    Changed {
+        /// The tensor.
+        tensor: String,
+        /// Which of its values.
+        index: u64,
+        /// The value.
+        value: f32,
+    },
     /// A weight that is no number.
     #[error(
         "tensor {tensor} holds a value that is no number (e4m3 0x7f or 0xff) in row {row}; the checkpoint is damaged: fetch it again"
@@ -313,7 +325,7 @@ const NO_ROWS: metrale_core::StepLimits = metrale_core::StepLimits {
 #[must_use]
 pub fn packed_format(transform: &Transform, stored: Elem) -> Elem {
     match transform {
-        Transform::PlusOne => Elem::F32,
+        Transform::PlusOne | Transform::LogOfNegative => Elem::F32,
         Transform::Mxfp4 { .. } => Elem::Mxfp4,
         Transform::Fp8 { blocks: true, .. } => Elem::F8Block,
         Transform::Fp8 { blocks: false, .. } => Elem::F8Row,

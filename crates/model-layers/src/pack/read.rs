@@ -30,7 +30,8 @@ impl Rows<'_> {
             Transform::Blocks { .. } | Transform::Pairs { .. } => {
                 Ok(self.gather(self.tensor, self.row_bytes, first, out)?)
             }
-            Transform::PlusOne => self.plus_one(first, rows, out),
+            Transform::PlusOne => self.values(first, rows, out, |v| v + 1.0),
+            Transform::LogOfNegative => self.values(first, rows, out, |v| (-v).ln()),
             Transform::Mxfp4 { scales, .. } => self.mxfp4(scales, first, rows, out),
             Transform::Fp8 { scales, blocks, .. } => self.fp8(scales, *blocks, first, rows, out),
             Transform::Transposed {
@@ -87,7 +88,14 @@ impl Rows<'_> {
         Ok(())
     }
 
-    fn plus_one(&self, first: u64, rows: u64, out: &mut [u8]) -> Result<(), PackError> {
+    /// Each value in f32, changed by `change`.
+    fn values(
+        &self,
+        first: u64,
+        rows: u64,
+        out: &mut [u8],
+        change: impl Fn(f32) -> f32,
+    ) -> Result<(), PackError> {
         let values = (rows * self.cols) as usize;
         let mut raw = vec![0; values * self.elem_bytes() as usize];
         let at = first * self.cols * self.elem_bytes();
@@ -99,8 +107,16 @@ impl Rows<'_> {
                 source,
             }
         })?;
-        for (to, value) in out.chunks_exact_mut(4).zip(plain) {
-            to.copy_from_slice(&(value + 1.0).to_le_bytes());
+        for (at, (to, value)) in out.chunks_exact_mut(4).zip(plain).enumerate() {
+            let changed = change(value);
+            if !changed.is_finite() {
+                return Err(PackError::Changed {
+                    tensor: self.tensor.name.clone(),
+                    index: first * self.cols + at as u64,
+                    value,
+                });
+            }
+            to.copy_from_slice(&changed.to_le_bytes());
         }
         Ok(())
     }

@@ -37,6 +37,8 @@ pub enum How {
     Experts,
     /// [`Transform::PlusOne`].
     PlusOne,
+    /// [`Transform::LogOfNegative`], of a tensor of the given shape.
+    LogOfNegative(&'static [&'static str]),
     /// [`Transform::Pairs`]: rows of a head, rows at its begin that stay.
     Pairs(&'static str, &'static str),
     /// [`Transform::Blocks`], of a tensor of the given shape.

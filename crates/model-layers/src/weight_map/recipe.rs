@@ -77,6 +77,7 @@ pub fn recipe(tables: &[&[NameRow]], instance: &Instance, weight: &WeightDecl) -
         How::Whole => one(same, Transform::Rows { first: 0 }),
         How::Shaped(shape) => one(scope.numbers(shape)?, Transform::Rows { first: 0 }),
         How::PlusOne => one(same, Transform::PlusOne),
+        How::LogOfNegative(shape) => one(scope.numbers(shape)?, Transform::LogOfNegative),
         How::Among(weights) => {
             let (first, rows) = scope.among(weight, weights)?;
             let mut shape = same;

@@ -29,6 +29,8 @@ pub enum Transform {
     },
     /// Values: one is added to each, in f32. Checkpoints of norms that multiply by `1 + w`.
     PlusOne,
+    /// Values: `ln(-x)` of each, in f32. GGUF files store the `-exp(A_log)` of a state space where checkpoints have `A_log`.
+    LogOfNegative,
     /// Values: the tensor is a stack of `[disk_rows, disk_cols]`, transposed: value `(s, r, c)` of the weight is disk value
     /// `(s, c, first + r * step)`. Only for f32, f16 and bf16.
     Transposed {
@@ -87,7 +89,7 @@ impl Transform {
             }
             Transform::Mxfp4 { first, step, .. } => first + row * step,
             Transform::Fp8 { ref rows, .. } => rows.disk_row(row),
-            Transform::PlusOne | Transform::Transposed { .. } => row,
+            Transform::PlusOne | Transform::LogOfNegative | Transform::Transposed { .. } => row,
         }
     }
 }
