@@ -124,7 +124,7 @@ impl fmt::Display for Problem {
             } => write!(
                 f,
                 "{}: tensor `{tensor}` {shape:?} is not one that this model family reads; \
-                 the checkpoint is of another variant",
+                 fetch the checkpoint that its config describes: this one is of another variant",
                 file.display()
             ),
         }

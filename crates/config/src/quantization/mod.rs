@@ -6,9 +6,15 @@
 //! known by name and checked, or refused: one that is passed over could change what the weights mean. What a tensor really
 //! is, its own dtype says; the lists of modules that stay as they are matter where there is no tensor to ask.
 
+mod patterns;
+mod rules;
+
 use metrale_core::{FlatMap, Scalar};
 
 use crate::ConfigError;
+use patterns::{fits, like};
+use rules::Rule::{Any, Is, IsOr, Modules};
+use rules::{COMPRESSED, FP8};
 
 const FILE: &str = "config.json";
 const PREFIX: &str = "quantization_config.";
@@ -25,99 +31,6 @@ pub struct Quantization {
     /// Tensors that go unread, `*` for any text: those of keys that the user accepted.
     pub unread: Vec<&'static str>,
 }
-
-/// What a key may be.
-enum Rule {
-    /// One of these.
-    Is(&'static [&'static str]),
-    /// Anything: it says who wrote the file, or how scales were found.
-    Any,
-    /// A list of modules.
-    Modules,
-    /// One of these, or the user's risk: then these tensors go unread.
-    IsOr(
-        &'static [&'static str],
-        &'static str,
-        &'static [&'static str],
-    ),
-}
-
-use Rule::{Any, Is, IsOr, Modules};
-
-const NO_STATIC: &str =
-    "activations are scaled as they come, which is finer than a scale fixed beforehand";
-const NO_KV: &str = "the KV cache has a format of its own (--kv-cache-dtype)";
-const INPUTS: &[&str] = &["*.input_scale"];
-const KV: &[&str] = &["*.k_scale", "*.v_scale", "*.kv_scale"];
-
-const FP8: &[(&str, Rule)] = &[
-    ("quant_method", Any),
-    ("fmt", Is(&["e4m3"])),
-    ("activation_scheme", IsOr(&["dynamic"], NO_STATIC, INPUTS)),
-    ("weight_block_size", Is(&["[128, 128]"])),
-    ("modules_to_not_convert", Modules),
-    ("ignored_layers", Modules),
-    ("ignore", Modules),
-    // How activations' scales are rounded elsewhere; weights' scales are what is stored.
-    ("scale_fmt", Is(&["ue8m0", "float"])),
-    ("is_checkpoint_fp8_serialized", Is(&["true"])),
-    ("dequantize", Is(&["false"])),
-    ("kv_cache_scheme", IsOr(&[], NO_KV, KV)),
-    ("kv_cache_quant_method", IsOr(&[], NO_KV, KV)),
-];
-
-const COMPRESSED: &[(&str, Rule)] = &[
-    ("quant_method", Any),
-    ("format", Is(&["float-quantized", "naive-quantized"])),
-    ("quantization_status", Is(&["compressed", "frozen"])),
-    ("global_compression_ratio", Any),
-    ("version", Any),
-    ("ignore", Modules),
-    ("sparsity_config.format", Is(&["dense"])),
-    ("sparsity_config.*", Any),
-    ("kv_cache_scheme.*", IsOr(&[], NO_KV, KV)),
-    ("config_groups.*.targets", Is(&["[\"Linear\"]"])),
-    (
-        "config_groups.*.format",
-        Is(&["float-quantized", "naive-quantized"]),
-    ),
-    ("config_groups.*.weights.num_bits", Is(&["8"])),
-    ("config_groups.*.weights.type", Is(&["float"])),
-    ("config_groups.*.weights.symmetric", Is(&["true"])),
-    ("config_groups.*.weights.dynamic", Is(&["false"])),
-    (
-        "config_groups.*.weights.strategy",
-        Is(&["channel", "tensor", "block"]),
-    ),
-    (
-        "config_groups.*.weights.block_structure",
-        Is(&["[128, 128]", "128x128"]),
-    ),
-    ("config_groups.*.weights.observer", Any),
-    ("config_groups.*.weights.observer_kwargs.*", Any),
-    ("config_groups.*.weights.scale_dtype", Any),
-    ("config_groups.*.weights.zp_dtype", Any),
-    ("config_groups.*.input_activations.num_bits", Is(&["8"])),
-    ("config_groups.*.input_activations.type", Is(&["float"])),
-    ("config_groups.*.input_activations.symmetric", Is(&["true"])),
-    (
-        "config_groups.*.input_activations.dynamic",
-        IsOr(&["true"], NO_STATIC, INPUTS),
-    ),
-    (
-        "config_groups.*.input_activations.strategy",
-        Is(&["token", "tensor", "group"]),
-    ),
-    ("config_groups.*.input_activations.group_size", Is(&["128"])),
-    (
-        "config_groups.*.input_activations.block_structure",
-        Is(&["[1, 128]", "1x128"]),
-    ),
-    ("config_groups.*.input_activations.observer", Any),
-    ("config_groups.*.input_activations.observer_kwargs.*", Any),
-    ("config_groups.*.input_activations.scale_dtype", Any),
-    ("config_groups.*.input_activations.zp_dtype", Any),
-];
 
 /// Reads `quantization_config`; `None` if there is none, or if it is another scheme that the model's own family reads
 /// (`mxfp4` of `gpt_oss`). `accept` names keys that the user takes responsibility for.
@@ -230,41 +143,6 @@ fn modules(value: &Scalar) -> Vec<String> {
         Scalar::List(items) => items.iter().map(show).collect(),
         one => vec![show(one)],
     }
-}
-
-/// Whether a key is of a pattern: `*` is one part of it, or all that follow at the end.
-fn fits(pattern: &str, key: &str) -> bool {
-    let (mut parts, mut rest) = (pattern.split('.').peekable(), key.split('.'));
-    while let Some(part) = parts.next() {
-        match rest.next() {
-            None => return false,
-            Some(_) if part == "*" && parts.peek().is_none() => return true,
-            Some(have) if part != "*" && part != have => return false,
-            Some(_) => {}
-        }
-    }
-    rest.next().is_none()
-}
-
-/// A pattern of regular expressions as far as lists of modules use them: `.*` is any text, `\.` a dot, the rest itself.
-fn like(pattern: &str, text: &str) -> bool {
-    let plain = pattern.trim_start_matches('^').replace("\\.", ".");
-    let mut pieces = plain.split(".*");
-    let first = pieces.next().unwrap_or_default();
-    let Some(mut rest) = text.strip_prefix(first) else {
-        return false;
-    };
-    let pieces: Vec<&str> = pieces.collect();
-    let Some((last, middle)) = pieces.split_last() else {
-        return rest.is_empty();
-    };
-    for piece in middle {
-        match rest.find(piece) {
-            Some(at) => rest = &rest[at + piece.len()..],
-            None => return false,
-        }
-    }
-    rest.ends_with(last)
 }
 
 #[cfg(test)]
