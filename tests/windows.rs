@@ -484,11 +484,11 @@ fn the_plan_of_gemma_3_says_what_its_windows_save() {
     }
 }
 
-/// Mistral's configurations: the key left out is Transformers' 4096, null is none.
+/// Mistral's configurations: the key left out is Transformers' 4096, null is none. Mixtral's: both are none.
 #[test]
 fn a_window_left_out_is_not_one_that_is_null() {
-    let window = |change: &dyn Fn(&str) -> String| {
-        let copy = windowed("mistral", 8).unwrap();
+    let window_of = |name: &str, change: &dyn Fn(&str) -> String| {
+        let copy = windowed(name, 8).unwrap();
         let file = copy.path().join("config.json");
         let config = std::fs::read_to_string(&file).unwrap();
         std::fs::write(&file, change(&config)).unwrap();
@@ -496,6 +496,9 @@ fn a_window_left_out_is_not_one_that_is_null() {
         let prepared = Prepared::new(&library().unwrap(), checkpoint, &[]).unwrap();
         prepared.instance.window(0)
     };
+    let window = |change: &dyn Fn(&str) -> String| window_of("mistral", change);
+    let none = "\"sliding_window\": null,";
+    assert_eq!(window_of("mixtral", &|c| c.replace(none, "")), None);
     let given = "\"sliding_window\": 8,";
     assert_eq!(window(&|c| c.to_owned()), Some(8));
     assert_eq!(
