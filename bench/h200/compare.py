@@ -14,10 +14,10 @@ PEERS = tomllib.loads((Path(__file__).parent / "peers.toml").read_text())
 
 
 def peer(report):
-    """The peer's column for a report: the model by name, the format by the name's ending or bf16."""
-    model = report["about"]["model"]
-    name, _, form = model.partition(":")
-    return PEERS.get(name.replace(".", "_"), {}).get(form or "bf16", {})
+    """The peer's column for a report: the model by name, and the format of its weights."""
+    about = report["about"]
+    form = about.get("format", "bf16").replace("f8_row", "fp8")
+    return PEERS.get(about["model"].replace(".", "_"), {}).get(form, {})
 
 
 def share(value):
@@ -31,7 +31,7 @@ def against(ours, theirs):
 def show(report):
     about, gauges, other = report["about"], report["gauges"], peer(report)
     print(
-        f"\n{about['model']} ({about['weights']}) on {about['device']}, class {about['class']}: "
+        f"\n{about['model']} ({about['weights']}, {about.get('format', 'bf16')}) on {about['device']}, class {about['class']}: "
         f"{about['weight_bytes'] / 1e9:.2f} GB in {about['load_seconds']:.2f} s, "
         f"reads {gauges['read'] / 1e9:.0f} GB/s (peer's card {PEERS['read_gb_per_s']})"
     )

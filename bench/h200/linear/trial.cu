@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Trial of the linear kernels of class hopper on a device: `trial check`, `trial tiny` (for compute-sanitizer), and times:
-// `trial few`, `trial many`, `trial prefill`.
+// `trial few`, `trial many`, `trial f8`, `trial prefill`.
 // README.md beside this says how to build and what was measured.
 #include "check.cuh"
 #include "times.cuh"
@@ -104,6 +104,29 @@ static void run_many(Bench& b) {
     }
 }
 
+// e4m3 at many rows: each shape alone by point, and the chain as the manifests choose.
+static void run_f8(Bench& b) {
+    for (Format format : {F8_ROW, F8_BLOCK}) {
+        Model m = in_f8(QWEN3_8B, format);
+        for (u32 rows : {64u, 128u, 256u}) {
+            Policy chosen = {"", [=](const Shape& s, u32) {
+                                 bool few = s.n > 3072 && s.n <= 6144 && !s.paired, head = s.format == BF16;
+                                 if (rows <= 64) return s.n > 12288 || (s.n <= 4096 && s.k >= 4096) ? P_n64h : P_n64;
+                                 if (rows <= 128) return !few ? P_t128 : format == F8_BLOCK && s.n > 4096 ? P_t128k1 : P_t64k1;
+                                 return head ? P_wide : few && s.n <= 4096 ? P_t128k1 : P_t128;
+                             },
+                             [](const Shape&, u32) { return true; }};
+            printf("%s, %u rows: chain %.3f ms; alone, us:", FORMAT_NAMES[format], rows, b.chain(m, chosen, rows, rows, 9));
+            for (const Shape& s : m.layer) {
+                printf(" %s", s.name);
+                for (Point p : {P_n64, P_n64h, P_t64k1, P_t128k1, P_t128k2, P_t128})
+                    if (takes(p, s)) printf(" %s %.1f", facts(p).name, b.alone(s, p, rows, true, 36));
+            }
+            printf("\n");
+        }
+    }
+}
+
 static void run_prefill(Bench& b) {
     auto row = [&](const Model& m, Point p, u32 rows) {
         double ms = b.chain(m, {"", [&](const Shape&, u32) { return p; }, [](const Shape&, u32) { return true; }}, rows, 0, 3);
@@ -128,11 +151,11 @@ int main(int argc, char** argv) {
     printf("%s, %d SMs, slots %d\n", properties.name, properties.multiProcessorCount, LINEAR_SLOTS);
     if (mode == "check") return run_checks();
     if (mode == "tiny") return run_tiny();
-    if (mode == "few" || mode == "many" || mode == "prefill") {
+    if (mode == "few" || mode == "many" || mode == "prefill" || mode == "f8") {
         Bench b(15200000000ull);
-        mode == "few" ? run_few(b) : mode == "many" ? run_many(b) : run_prefill(b);
+        mode == "few" ? run_few(b) : mode == "many" ? run_many(b) : mode == "f8" ? run_f8(b) : run_prefill(b);
         return 0;
     }
-    printf("usage: trial check|tiny|few|many|prefill\n");
+    printf("usage: trial check|tiny|few|many|f8|prefill\n");
     return 2;
 }

@@ -64,6 +64,8 @@ pub struct About {
     pub model: String,
     /// Where its weights come from: `checkpoint` or `dummy`.
     pub weights: &'static str,
+    /// Format that most bytes of them have on the device (`bf16`, `f8_row`).
+    pub format: String,
     /// The device (`NVIDIA H200`, `AMD EPYC, 2 threads, avx2`).
     pub device: String,
     /// Its hardware class.

@@ -22,6 +22,7 @@ fn clockwork() -> Clockwork {
         about: About {
             model: "clockwork".into(),
             weights: "dummy",
+            format: "bf16".into(),
             device: "brass".into(),
             class: "cpu".into(),
             digest: "d".into(),

@@ -7,6 +7,7 @@ mod common;
 mod cpu_class;
 mod digest;
 mod fixtures;
+mod fp8;
 mod fusion;
 mod gguf;
 mod golden;

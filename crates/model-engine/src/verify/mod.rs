@@ -110,7 +110,7 @@ pub fn estimated_bound(instance: &Instance, reference: &Reference) -> f32 {
 /// The bound of a plan, from that of f32 arithmetic (`exact`, which consists of roundings of 2^-24).
 ///
 /// Where weights are quantized it is 512 times that: format a16 is off by half of 1/16383 of a block's largest value, 2^-15.
-/// Where activations or the KV pool have 16 bits, their roundings (2^-9 for bf16, 2^-12 for f16) stand for all others: 8
+/// Where activations or the KV pool have 16 bits or 8, their roundings (2^-9 for bf16, 2^-12 for f16, 2^-4 for e4m3) stand for all others: 8
 /// times the error of a random walk of eight of them a layer (inputs of four products, q, k, v and the weights of
 /// attention) and two behind, relative to the logits' root mean square. A KV pool with scales adds two coarser ones a layer: e4m3
 /// has three bits behind the leading one (2^-4); an int8 is off by half of 1/127 of its head's largest value, which is at most
@@ -122,11 +122,14 @@ pub fn bound_of(plan: &Plan, reference: &Reference, exact: f32) -> f32 {
         let mut spans = plan.memory.spans.iter();
         spans.any(|s| computed.contains(&s.arena) && s.elem == elem)
     };
-    let unit = match (holds(Elem::BF16), holds(Elem::F16)) {
-        (true, _) => 1.0 / 512.0,
-        (false, true) => 1.0 / 4096.0,
-        (false, false) => 0.0,
-    };
+    let units = [
+        (Elem::F8Row, 16.0),
+        (Elem::F8Block, 16.0),
+        (Elem::BF16, 512.0),
+        (Elem::F16, 4096.0),
+    ];
+    let unit = units.into_iter().find(|(elem, _)| holds(*elem));
+    let unit = unit.map_or(0.0, |(_, parts)| 1.0 / parts);
     let squares = reference
         .logits
         .iter()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The loaded model as a benchmark's target.
 
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -58,6 +59,12 @@ impl Measured {
                 Weights::Checkpoint => "checkpoint",
                 Weights::Made(_) => "dummy",
             },
+            format: most(plan.weights.iter().map(|w| {
+                let bytes = plan.memory.span(w.span).bytes;
+                (w.elem.name(), bytes)
+            }))
+            .unwrap_or_default()
+            .to_owned(),
             device: opened.device().name.clone(),
             class: plan.class.clone(),
             digest: plan.digest.short(),
@@ -125,13 +132,22 @@ impl Measured {
                 "operations: this device has no stated peak".to_owned(),
             );
         };
-        let heaviest = plan.groups.iter().max_by_key(|g| g.cost.flops_per_row);
-        let peak = heaviest.and_then(|g| Some((&g.peak, *device.flops.get(&g.peak)?)));
+        let costs = plan.groups.iter();
+        let heaviest = most(costs.map(|g| (g.peak.as_str(), g.cost.flops_per_row)));
+        let peak = heaviest.and_then(|peak| Some((peak, *device.flops.get(peak)?)));
         match peak {
             Some((peak, flops)) => (Some(flops), format!("stated: {peak} of {name}")),
             None => (None, format!("operations: no stated peak of {name}")),
         }
     }
+}
+
+/// The name that counts most.
+fn most<'a>(counts: impl Iterator<Item = (&'a str, u64)>) -> Option<&'a str> {
+    let mut sums = BTreeMap::<&str, u64>::new();
+    counts.for_each(|(name, count)| *sums.entry(name).or_default() += count);
+    let most = sums.into_iter().max_by_key(|(_, sum)| *sum);
+    most.map(|(name, _)| name)
 }
 
 impl Target for Measured {

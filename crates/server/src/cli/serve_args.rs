@@ -12,7 +12,7 @@ pub(super) const DEVICE: Group = Group {
         "DEVICE",
         Kind::Device,
         "cpu",
-        "What computes: cpu, cuda, or cuda:N (an NVIDIA GPU by the driver's number; cuda is cuda:0). For now the kernels of CUDA are plain and untuned, serve checkpoints in f32, bf16 and f16 only, and have to be asked for.",
+        "What computes: cpu, cuda, or cuda:N (an NVIDIA GPU by the driver's number; cuda is cuda:0). The kernels of CUDA serve checkpoints in f32, bf16, f16 and fp8, and have to be asked for.",
     )],
 };
 
