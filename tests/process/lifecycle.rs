@@ -172,3 +172,28 @@ fn survival_42_a_kernel_that_never_ends_is_left_behind_with_its_process() {
 fn survival_43_a_lost_device_is_opened_again_by_a_new_process() {
     starts_again("lose=200");
 }
+
+#[test]
+fn a_device_that_hangs_while_the_server_drains_does_not_start_it_again() {
+    let arguments = ["--step-timeout", "1"];
+    let fault = [("METRALE_FAULT", "hang=200")];
+    let mut met = Met::with(&fixture("llama"), &folder("home"), &arguments, &fault);
+    until("ready", || (met.get("/ready").status == 200).then_some(()));
+    let mut stream = begun(&met);
+    met.signal("TERM");
+    let mut last = String::new();
+    while let Some(data) = stream.next() {
+        last = data;
+    }
+    let last: Value = serde_json::from_str(&last).unwrap();
+    assert_eq!(last["error"]["type"], "server_error", "{last}");
+    assert_eq!(met.ended(), Some(0));
+    assert!(!met.log().contains("starting again"), "{}", met.log());
+}
+
+#[test]
+fn survival_43_a_device_that_is_lost_while_weights_are_loaded_is_no_fault_of_theirs() {
+    let fault = [("METRALE_FAULT", "lose=1")];
+    let mut met = Met::with(&fixture("llama"), &folder("home"), &[], &fault);
+    assert_eq!(met.ended(), Some(5), "{}", met.log());
+}

@@ -2,6 +2,7 @@
 //! Whose fault it is that a model is not served.
 
 use anyhow::Error;
+use metrale_gpu_runtime::DeviceFault;
 use metrale_model_engine::{LoadError, engine};
 
 use super::{DeviceError, SizeError};
@@ -21,8 +22,14 @@ impl Blame {
     /// For an error of [`open`](super::open) or [`Opened::load`](super::Opened::load).
     #[must_use]
     pub fn of(error: &Error) -> Blame {
+        // Wherever it struck: a device that is lost while weights are brought to it says nothing of them.
+        if error.chain().any(|cause| cause.is::<DeviceFault>()) {
+            return Blame::Machine;
+        }
         match error.downcast_ref::<SizeError>() {
-            Some(SizeError::LittleMemory { .. } | SizeError::Plan { .. }) => return Blame::Machine,
+            Some(
+                SizeError::LittleMemory { .. } | SizeError::Plan { .. } | SizeError::Host { .. },
+            ) => return Blame::Machine,
             Some(_) => return Blame::Options,
             None => {}
         }

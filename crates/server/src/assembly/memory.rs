@@ -24,11 +24,19 @@ pub fn available_memory() -> Option<u64> {
 /// Refuses a plan that the machine cannot hold. Pages are given as they are touched, so a pool beyond the free memory would
 /// be reserved without complaint, and the process killed while it serves.
 ///
+/// `host` bytes are wanted beside it for spilled KV.
+///
 /// # Errors
-/// [`SizeError::Plan`], with what would fit.
-pub(super) fn fits(plan: &MemoryPlan, free: Option<u64>) -> Result<(), SizeError> {
+/// [`SizeError::Plan`] or [`SizeError::Host`], with what would fit.
+pub(super) fn fits(plan: &MemoryPlan, free: Option<u64>, host: u64) -> Result<(), SizeError> {
     let total = plan.total_bytes();
     match free {
+        Some(free) if total <= free && host > free - total => Err(SizeError::Host {
+            host,
+            total,
+            free,
+            most: ((free - total) / 1_000_000) as f64 / 1e3,
+        }),
         Some(free) if total > free => {
             let pool = plan.arena_bytes(ArenaKind::Kv);
             Err(SizeError::Plan {
@@ -125,7 +133,7 @@ mod tests {
     #[test]
     fn a_plan_beyond_the_free_memory_is_refused_with_what_would_fit() {
         let said = |free| {
-            fits(&plan(), free)
+            fits(&plan(), free, 0)
                 .err()
                 .map(|e| e.to_string())
                 .unwrap_or_default()
@@ -137,5 +145,21 @@ mod tests {
         assert!(pool.contains("--kv-cache-bytes 299 at most"), "{pool}");
         let weights = said(Some(total - 301));
         assert!(weights.contains("smaller model"), "{weights}");
+    }
+
+    #[test]
+    fn host_memory_that_does_not_fit_beside_the_plan_is_what_is_named() {
+        let total = plan().total_bytes();
+        let said = |host| fits(&plan(), Some(total + 2_000_000_000), host);
+        assert!(said(2_000_000_000).is_ok());
+        let why = said(2_000_000_001)
+            .expect_err("a byte too much")
+            .to_string();
+        assert!(why.contains("--kv-host-gb 2.000 at most"), "{why}");
+        // Where the plan alone is too much, less host memory is no remedy.
+        let why = fits(&plan(), Some(total - 1), 5)
+            .expect_err("the plan")
+            .to_string();
+        assert!(why.contains("--kv-cache-bytes 299 at most"), "{why}");
     }
 }

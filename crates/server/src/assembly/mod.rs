@@ -276,8 +276,7 @@ impl Opened {
         // A GPU's memory is its own, and there once it is reserved.
         if self.device().lazy_memory {
             let host = self.options.kv_host_bytes;
-            let free = available_memory().map(|free| free.saturating_sub(host));
-            memory::fits(&self.plan.memory, free)?;
+            memory::fits(&self.plan.memory, available_memory(), host)?;
         }
         let (plan, backend) = (Arc::clone(&self.plan), Arc::clone(&self.backend));
         Ok(load(&self.prepared, plan, backend, progress)?)

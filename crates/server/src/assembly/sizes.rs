@@ -105,6 +105,20 @@ pub enum SizeError {
         /// What would fit.
         remedy: String,
     },
+    /// The plan fits, host memory for spilled KV does not beside it.
+    #[error(
+        "--kv-host-gb wants {host} bytes beside the {total} of the plan, and {free} are free: give --kv-host-gb {most:.3} at most, or free memory"
+    )]
+    Host {
+        /// Bytes of host memory asked for.
+        host: u64,
+        /// Bytes of the whole plan.
+        total: u64,
+        /// Bytes that are free.
+        free: u64,
+        /// What would fit, in 10^9 bytes.
+        most: f64,
+    },
 }
 
 /// Blocks that a pool must hold at least.

@@ -41,7 +41,7 @@ pub(super) fn inherited() -> io::Result<TcpListener> {
 }
 
 /// Waits until the engine of a loaded model is lost, or ends no step for twice `step_timeout` while sequences run; then
-/// until its requests have been told, at most two seconds. Why it is lost.
+/// until its requests have been told, at most two seconds. Why it is lost. A server that drains is not started again.
 pub(super) async fn lost(app: &Arc<App>, step_timeout: Duration) -> String {
     let (mut steps, mut since) = (0, Instant::now());
     let why = loop {
@@ -62,6 +62,9 @@ pub(super) async fn lost(app: &Arc<App>, step_timeout: Duration) -> String {
     };
     // Whoever is not told by then is cut.
     let _ = timeout(GRACE, app.wait_idle()).await;
+    if app.slot.draining() {
+        std::future::pending::<()>().await;
+    }
     why
 }
 

@@ -70,13 +70,24 @@ pub(super) fn serve(values: &Values<'_>, machine: &Arc<Machine>) -> Result<(), F
     )?;
     let outcome = runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let signals = signals::install()?;
+        let mut signals = signals::install()?;
+        let (lost, mut why) = oneshot::channel();
+        let watched = Arc::clone(&app);
+        signals.leave = Box::pin(async move {
+            // The other end is read once this has ended.
+            let _ = lost.send(again::lost(&watched, step_timeout).await);
+        });
         tokio::select! {
-            ended = http::serve(listener, Arc::clone(&app), signals) => ended.map(Ok),
-            Ok(failure) = failure => Ok(Err(failure)),
-            why = again::lost(&app, step_timeout) => {
-                Ok(Err(again::start(kept, restarts.unwrap_or(0), started, &why)))
+            ended = http::serve(listener, Arc::clone(&app), signals) => {
+                ended.map(|ended| match ended {
+                    Ended::Left => {
+                        let why = why.try_recv().unwrap_or_default();
+                        Err(again::start(kept, restarts.unwrap_or(0), started, &why))
+                    }
+                    Ended::Drained | Ended::Cut => Ok(ended),
+                })
             }
+            Ok(failure) = failure => Ok(Err(failure)),
         }
     });
     let ended = outcome.or_exit(Exit::Machine)??;
@@ -87,7 +98,7 @@ pub(super) fn serve(values: &Values<'_>, machine: &Arc<Machine>) -> Result<(), F
     }
     tracing::info!(?ended, "ended");
     match ended {
-        Ended::Drained => Ok(()),
+        Ended::Drained | Ended::Left => Ok(()),
         Ended::Cut => Err(Failure::text(
             Exit::Failed,
             "ended at once: answers that ran were cut",

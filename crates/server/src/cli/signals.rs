@@ -36,5 +36,6 @@ pub(super) fn install() -> io::Result<Signals> {
     Ok(Signals {
         drain: Box::pin(after(1)),
         stop: Box::pin(after(2)),
+        ..Signals::never()
     })
 }

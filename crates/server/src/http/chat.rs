@@ -21,7 +21,7 @@ pub(super) async fn chat(
     let served = app.slot.serving()?;
     let arrival = Arrival::now(request.headers())?;
     let tenant = tenant::tenant(&app.config, request.headers());
-    let body = body::read(&app, request).await?;
+    let body = arrival.read(body::read(&app, request)).await?;
     let chat = ChatRequest::read(&body.json, &app.facts(&served))?;
     drop(body);
     let name = app.name(chat.model.as_deref())?;

@@ -23,7 +23,7 @@ pub(super) async fn completions(
     let served = app.slot.serving()?;
     let arrival = Arrival::now(request.headers())?;
     let tenant = tenant::tenant(&app.config, request.headers());
-    let body = body::read(&app, request).await?;
+    let body = arrival.read(body::read(&app, request)).await?;
     let mut asked = CompletionRequest::read(&body.json, &app.facts(&served))?;
     drop(body);
     let name = app.name(asked.model.as_deref())?;

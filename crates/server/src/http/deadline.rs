@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use axum::http::HeaderMap;
+use tokio::time::timeout_at;
 
 use crate::api::error::ApiError;
 use crate::api::sampling::Generation;
@@ -22,8 +23,10 @@ pub(super) struct Arrival {
 impl Arrival {
     /// Now.
     pub(super) fn now(headers: &HeaderMap) -> Result<Arrival, ApiError> {
-        let given = headers.get(HEADER).map(|value| {
-            let millis = value.to_str().ok().and_then(|text| text.parse().ok());
+        let given = headers.get_all(HEADER).iter().map(|value| {
+            let digits = |text: &&str| text.bytes().all(|b| b.is_ascii_digit());
+            let text = value.to_str().ok().filter(digits);
+            let millis = text.and_then(|text| text.parse().ok());
             let range = 1..=Generation::MOST_DEADLINE;
             let millis = millis.filter(|m| range.contains(m)).ok_or_else(|| {
                 let why = format!("must be an integer from 1 to {}", range.end());
@@ -31,10 +34,26 @@ impl Arrival {
             })?;
             Ok(Duration::from_millis(millis.cast_unsigned()))
         });
+        let given = given.collect::<Result<Vec<_>, _>>()?;
         Ok(Arrival {
             at: Instant::now(),
-            header: given.transpose()?,
+            header: given.into_iter().min(),
         })
+    }
+
+    /// What comes of `reading` the body, if it ends before the header's deadline: a body that trickles in is not waited for.
+    pub(super) async fn read<T>(
+        &self,
+        reading: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
+        let Some(whole) = self.header else {
+            return reading.await;
+        };
+        let end = (self.at + whole).into();
+        match timeout_at(end, reading).await {
+            Ok(read) => read,
+            Err(_) => Err(passed(whole)),
+        }
     }
 
     /// Time left to a request whose body gives it so much; `None`: any time.
@@ -44,12 +63,16 @@ impl Arrival {
         };
         match whole.checked_sub(self.at.elapsed()) {
             Some(left) if !left.is_zero() => Ok(Some(left)),
-            _ => Err(ApiError::Deadline(format!(
-                "its deadline of {} ms passed before it could be queued",
-                whole.as_millis()
-            ))),
+            _ => Err(passed(whole)),
         }
     }
+}
+
+fn passed(whole: Duration) -> ApiError {
+    ApiError::Deadline(format!(
+        "its deadline of {} ms passed before it could be queued",
+        whole.as_millis()
+    ))
 }
 
 #[cfg(test)]
@@ -93,6 +116,33 @@ mod tests {
         assert_eq!((passed.status(), passed.code()), (504, "deadline_exceeded"));
     }
 
+    #[tokio::test]
+    async fn a_body_that_trickles_in_is_not_waited_for_beyond_the_deadline() {
+        let soon = arrival(Some("20"), 0).expect("valid");
+        let never = std::future::pending::<Result<(), ApiError>>();
+        let refused = soon.read(never).await.expect_err("passed");
+        assert_eq!(refused.code(), "deadline_exceeded");
+        for header in [Some("20000"), None] {
+            let read = arrival(header, 0)
+                .expect("valid")
+                .read(async { Ok(7) })
+                .await;
+            assert!(matches!(read, Ok(7)), "{header:?}");
+        }
+    }
+
+    #[test]
+    fn of_several_headers_the_soonest_counts() {
+        let mut headers = HeaderMap::new();
+        for value in ["9000", "40", "500"] {
+            headers.append(HEADER, value.parse().expect("a value"));
+        }
+        let arrival = Arrival::now(&headers).expect("valid");
+        assert_eq!(arrival.header, Some(Duration::from_millis(40)));
+        headers.append(HEADER, "soon".parse().expect("a value"));
+        assert!(Arrival::now(&headers).is_err());
+    }
+
     #[test]
     fn a_header_that_is_no_number_of_milliseconds_is_refused() {
         for value in [
@@ -100,6 +150,8 @@ mod tests {
             "-1",
             "1.5",
             "1e3",
+            "+5",
+            "5, 6",
             "soon",
             "",
             "86400001",

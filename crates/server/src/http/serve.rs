@@ -34,6 +34,8 @@ use crate::api::limits::Limits;
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
 /// The same where another client waits for its place.
 const EVICT_GRACE: Duration = Duration::from_secs(1);
+/// Time in which all connections may take the end of their answers before the server leaves.
+const LEAVE_GRACE: Duration = Duration::from_millis(500);
 
 type Signal = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -43,6 +45,9 @@ pub struct Signals {
     pub drain: Signal,
     /// End at once.
     pub stop: Signal,
+    /// Accept no more, close the connections, then end: another server goes on with the socket. A request that was
+    /// accepted is answered, one that comes waits in the socket's queue.
+    pub leave: Signal,
 }
 
 impl Signals {
@@ -52,6 +57,7 @@ impl Signals {
         Signals {
             drain: Box::pin(std::future::pending()),
             stop: Box::pin(std::future::pending()),
+            leave: Box::pin(std::future::pending()),
         }
     }
 }
@@ -63,6 +69,8 @@ pub enum Ended {
     Drained,
     /// The drain limit passed, or the second signal came, with requests in flight.
     Cut,
+    /// To another server, with the socket.
+    Left,
 }
 
 /// Serves `app` on `listener` until a signal ends it. Connections are tasks of this future: dropped, it closes them.
@@ -118,10 +126,15 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, signals: Signals) -> io
         }
     };
     tokio::select! {
-        ended = ending => Ok(ended),
-        () = signals.stop => Ok(Ended::Cut),
-        () = accepting => Ok(Ended::Cut),
+        ended = ending => return Ok(ended),
+        () = signals.stop => return Ok(Ended::Cut),
+        () = accepting => return Ok(Ended::Cut),
+        () = signals.leave => {}
     }
+    // Nothing is accepted from here on. Who has not read the end of its answer by then is cut.
+    close.send_replace(true);
+    let _ = timeout(LEAVE_GRACE, connections.none()).await;
+    Ok(Ended::Left)
 }
 
 async fn connection(

@@ -38,6 +38,12 @@ impl ModelSlot {
         self.draining.store(true, Ordering::Release);
     }
 
+    /// Whether [`ModelSlot::drain`] was called.
+    #[must_use]
+    pub fn draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
     /// Whether requests are taken, and if not, why.
     #[must_use]
     pub fn state(&self) -> EngineState {
@@ -48,7 +54,7 @@ impl ModelSlot {
         };
         match state {
             EngineState::Failed(_) => state,
-            _ if self.draining.load(Ordering::Acquire) => EngineState::Draining,
+            _ if self.draining() => EngineState::Draining,
             _ => state,
         }
     }

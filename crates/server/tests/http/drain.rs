@@ -78,3 +78,38 @@ fn a_drain_that_takes_too_long_is_cut() {
     server.engine.wait_cancelled(1);
     client.join().expect("a client");
 }
+
+#[test]
+fn a_server_that_leaves_answers_what_it_accepted() {
+    let mut server = Server::new(config(), Script::hold("be"));
+    let addr = server.addr;
+    let client = std::thread::spawn(move || {
+        let json = ("content-type", "application/json");
+        let body = br#"{"prompt": "hi"}"#;
+        crate::support::send(addr, "POST", "/v1/completions", &[json], body)
+    });
+    let mut idle = TcpStream::connect(addr).expect("connect");
+    server.engine.wait_requests(1);
+    server.signal_leave();
+    // Closed at once, while the other is still answered.
+    assert_eq!(idle.read(&mut [0; 1]).expect("the end"), 0);
+    server.engine.release("gun");
+    let answer = client.join().expect("a reply").ok();
+    assert_eq!(answer["choices"][0]["text"], "begun");
+    assert_eq!(server.ended(), Ended::Left);
+}
+
+#[test]
+fn a_server_that_leaves_waits_half_a_second_at_most() {
+    let mut server = Server::new(config(), Script::hold("be"));
+    let addr = server.addr;
+    let client = std::thread::spawn(move || {
+        let head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 16\r\n\r\n{\"prompt\": \"hi\"}";
+        crate::support::raw(addr, &[head.as_bytes()])
+    });
+    server.engine.wait_requests(1);
+    server.signal_leave();
+    assert_eq!(server.ended(), Ended::Left);
+    server.engine.wait_cancelled(1);
+    assert_eq!(client.join().expect("a client"), b"");
+}

@@ -41,6 +41,7 @@ pub(crate) struct Server {
     pub(crate) engine: Arc<ScriptedEngine>,
     drain: Option<oneshot::Sender<()>>,
     stop: Option<oneshot::Sender<()>>,
+    leave: Option<oneshot::Sender<()>>,
     task: Option<JoinHandle<std::io::Result<Ended>>>,
     runtime: Runtime,
 }
@@ -120,6 +121,7 @@ impl Server {
         let addr = listener.local_addr().expect("address");
         let (drain, drained) = oneshot::channel();
         let (stop, stopped) = oneshot::channel();
+        let (leave, left) = oneshot::channel();
         let wait = |r: oneshot::Receiver<()>| async move {
             if r.await.is_err() {
                 std::future::pending::<()>().await;
@@ -128,6 +130,7 @@ impl Server {
         let signals = Signals {
             drain: Box::pin(wait(drained)),
             stop: Box::pin(wait(stopped)),
+            leave: Box::pin(wait(left)),
         };
         let task = runtime.spawn(serve(listener, Arc::clone(&app), signals));
         Server {
@@ -136,6 +139,7 @@ impl Server {
             engine: Arc::new(ScriptedEngine::new(script)),
             drain: Some(drain),
             stop: Some(stop),
+            leave: Some(leave),
             task: Some(task),
             runtime,
         }
@@ -150,6 +154,12 @@ impl Server {
     /// The second signal.
     pub(crate) fn signal_stop(&mut self) {
         let sender = self.stop.take().expect("one stop");
+        sender.send(()).expect("the server runs");
+    }
+
+    /// Another server is to go on with the socket.
+    pub(crate) fn signal_leave(&mut self) {
+        let sender = self.leave.take().expect("one leave");
         sender.send(()).expect("the server runs");
     }
 
