@@ -34,7 +34,9 @@ use crate::api::limits::Limits;
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
 /// The same where another client waits for its place.
 const EVICT_GRACE: Duration = Duration::from_secs(1);
-/// Time in which all connections may take the end of their answers before the server leaves.
+/// Time in which the requests of the connections that were accepted last come in before the server leaves.
+const LAST_REQUESTS: Duration = Duration::from_millis(50);
+/// Time in which all connections may take the end of their answers then.
 const LEAVE_GRACE: Duration = Duration::from_millis(500);
 
 type Signal = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -131,7 +133,9 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, signals: Signals) -> io
         () = accepting => return Ok(Ended::Cut),
         () = signals.leave => {}
     }
-    // Nothing is accepted from here on. Who has not read the end of its answer by then is cut.
+    // Nothing is accepted from here on: what comes waits in the socket's queue.
+    sleep(LAST_REQUESTS).await;
+    // Who has not read the end of its answer by then is cut.
     close.send_replace(true);
     let _ = timeout(LEAVE_GRACE, connections.none()).await;
     Ok(Ended::Left)
