@@ -20,6 +20,14 @@ fn changed(name: &str, from: &str, to: &str) -> Result<Prepared> {
     Ok(Prepared::new(&library()?, checkpoint, &[])?)
 }
 
+/// The layers of fixture `nemotron-h`.
+const PATTERN: &str = r#""layers_block_type": [
+    "linear_attention",
+    "moe",
+    "full_attention",
+    "mlp"
+  ]"#;
+
 #[test]
 fn what_is_refused_and_by_which_words() {
     let cases = [
@@ -110,6 +118,18 @@ fn what_is_refused_and_by_which_words() {
             "\"sliding_attention\",",
             "\"chunked_attention\",",
             "`layer_types` = chunked_attention",
+        ),
+        (
+            "nemotron-h",
+            PATTERN,
+            "\"hybrid_override_pattern\": \"MEQ-\"",
+            "`layers_block_type` = Q",
+        ),
+        (
+            "nemotron-h",
+            "\"layers_block_type\": [",
+            "\"hybrid_override_pattern\": \"ME*-M\", \"layers_block_type\": [",
+            "`hybrid_override_pattern` (pattern = ME*-M, layers = 4)",
         ),
         // Heads: tied where none is stored, untied where one is needed.
         (

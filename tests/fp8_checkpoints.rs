@@ -167,6 +167,113 @@ fn survival_scales_that_are_no_scales() {
     assert!(said.contains(&weights) && said.contains("row 0"), "{said}");
 }
 
+/// A copy of a fixture with fp8 tensors of ones, with scales for blocks, in the place of the matrices whose names `which` takes.
+fn in_blocks(name: &str, which: impl Fn(&str) -> bool) -> TempCopy {
+    use serde_json::{Map, Value, json};
+    let copy = TempCopy::of(&fixture(name)).unwrap();
+    let path = copy.path().join("config.json");
+    let read = |path: &Path| -> Value { serde_json::from_slice(&fs::read(path).unwrap()).unwrap() };
+    let mut config = read(&path);
+    config["quantization_config"] =
+        read(&fixture(BLOCK).join("config.json"))["quantization_config"].take();
+    fs::write(&path, config.to_string()).unwrap();
+    let path = copy.path().join("model.safetensors");
+    let file = fs::read(&path).unwrap();
+    let length = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let (header, data) = file[8..].split_at(length);
+    let header: Map<String, Value> = serde_json::from_slice(header).unwrap();
+    let (mut table, mut bytes) = (Map::new(), Vec::new());
+    for (name, entry) in header.iter().filter(|(n, _)| *n != "__metadata__") {
+        let mut put = |name: String, dtype: &str, shape: &[u64], values: &[u8]| {
+            let end = bytes.len() + values.len();
+            let entry = json!({"dtype": dtype, "shape": shape, "data_offsets": [bytes.len(), end]});
+            table.insert(name, entry);
+            bytes.extend_from_slice(values);
+        };
+        let shape: Vec<u64> = serde_json::from_value(entry["shape"].clone()).unwrap();
+        let at = |i: usize| entry["data_offsets"][i].as_u64().unwrap() as usize;
+        if shape.len() < 2 || !which(name) {
+            let dtype = entry["dtype"].as_str().unwrap();
+            put(name.clone(), dtype, &shape, &data[at(0)..at(1)]);
+            continue;
+        }
+        let scales: Vec<u64> = shape.iter().map(|n| n.div_ceil(128)).collect();
+        let ones = 1f32
+            .to_le_bytes()
+            .repeat(scales.iter().product::<u64>() as usize);
+        put(format!("{name}_scale_inv"), "F32", &scales, &ones);
+        let values = vec![0x38; shape.iter().product::<u64>() as usize];
+        put(name.clone(), "F8_E4M3", &shape, &values);
+    }
+    let table = Value::from(table).to_string();
+    let mut out = (table.len() as u64).to_le_bytes().to_vec();
+    out.extend_from_slice(table.as_bytes());
+    out.append(&mut bytes);
+    fs::write(&path, out).unwrap();
+    copy
+}
+
+/// Experts in fp8 have no kernels yet: told by op and format, or by tensor where they are stacked or cut, before weights
+/// move, and for a configuration alone as well.
+#[test]
+fn experts_in_fp8_are_refused_by_name() {
+    let cases = [
+        (
+            "qwen3-moe",
+            ".experts.",
+            ["expert_linear", "f8_block", "choose another format"],
+        ),
+        (
+            "deepseek-v3",
+            ".experts.",
+            ["expert_linear", "f8_block", "choose another format"],
+        ),
+        (
+            "deepseek-v3",
+            "kv_b_proj",
+            [
+                "model.safetensors: tensor model.layers.0",
+                "kv_b_proj",
+                "take another quantization",
+            ],
+        ),
+    ];
+    for (name, which, words) in cases {
+        let copy = in_blocks(name, |tensor| tensor.contains(which));
+        let said = match prepared(copy.path()) {
+            Err(error) => error.to_string(),
+            Ok(prepared) => planned(&prepared),
+        };
+        for word in words {
+            assert!(said.contains(word), "{name}: no {word:?} in {said}");
+        }
+        for file in ["model.safetensors", "ref.safetensors"] {
+            fs::remove_file(copy.path().join(file)).unwrap();
+        }
+        let said = planned(&prepared(copy.path()).unwrap());
+        assert!(said.contains("f8_block"), "{name} without weights: {said}");
+    }
+}
+
+/// Why a checkpoint has no plan on class cpu.
+fn planned(prepared: &Prepared) -> String {
+    let setup = setup().unwrap();
+    let options = PlanOptions {
+        class: "cpu".to_owned(),
+        device: None,
+        kv: setup.kv.clone(),
+        limits: setup.limits,
+        kv_blocks: setup.kv_blocks,
+        windows: Vec::new(),
+        snapshots: 0,
+        fuse: true,
+    };
+    match prepared.plan(&support::library().unwrap(), &options) {
+        Ok(_) => "planned".to_owned(),
+        Err(error) => error.to_string(),
+    }
+}
+
 #[test]
 fn survival_schemes_that_are_not_known() {
     let said = refusal(reconfigured(BLOCK, "\"e4m3\"", "\"e5m2\"").path());

@@ -21,6 +21,8 @@ mod client;
 mod commands;
 #[path = "process/dummy.rs"]
 mod dummy;
+#[path = "process/fixtures.rs"]
+mod fixtures;
 #[path = "process/lifecycle.rs"]
 mod lifecycle;
 #[path = "process/met.rs"]

@@ -47,13 +47,30 @@ const FIXTURES: &[&str] = &[
     "nemotron-h",
     "qwen3-fp8-block",
     "llama-fp8-channel",
+    "qwen2-gguf",
+    "phi3-gguf",
+    "granite-gguf",
+    "olmo2-gguf",
+    "gemma2-gguf",
+    "gemma3-gguf",
+    "qwen3-moe-gguf",
+    "mixtral-gguf",
+    "gpt-oss-gguf",
+    "deepseek-v3-gguf",
+    "mamba2-gguf",
 ];
 /// Those whose prefixes are resumed at snapshots alone.
-const RECURRENT: &[&str] = &["qwen3-next", "qwen3-5", "mamba2", "nemotron-h"];
+const RECURRENT: &[&str] = &[
+    "qwen3-next",
+    "qwen3-5",
+    "mamba2",
+    "nemotron-h",
+    "mamba2-gguf",
+];
 const PROMPT: u32 = 45;
 const ANSWER: u32 = 24;
 /// Tokens of the smallest vocabulary among them.
-const VOCAB: u32 = 192;
+const VOCAB: u32 = 128;
 
 /// Tokens of an answer with the hash of the logits row behind each.
 type Answer = Vec<(u32, u64)>;

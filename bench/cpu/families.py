@@ -43,6 +43,10 @@ FAMILIES = {
                                   "shared_expert_intermediate_size": WIDE}, LAYERS // 3 * (2 * DELTA_LAYER + GATED) + LAYERS * (MOE + 3 * H * WIDE)),
     "qwen3_5_text": ("qwen3-5", {**DELTA, "layer_types": MIX}, LAYERS // 3 * (2 * DELTA_LAYER + GATED) + LAYERS * 3 * H * FFN),
     "mamba2": ("mamba2", {**SSM}, LAYERS * SSM_LAYER),
+    "nemotron_h": ("nemotron-h", {"mamba_num_heads": 24, "mamba_head_dim": 64, "ssm_state_size": 64, "n_groups": 1, "n_routed_experts": EXPERTS, "num_local_experts": EXPERTS,
+                                  "num_experts_per_tok": TOP, "moe_intermediate_size": WIDE, "moe_shared_expert_intermediate_size": WIDE,
+                                  "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "linear_attention", "moe"]},
+                   2 * SSM_LAYER + 2 * (2 * H * WIDE * TOP + H * EXPERTS + 2 * H * WIDE) + ATTENTION + 2 * H * FFN),
 }
 
 

@@ -62,7 +62,7 @@ fn what_is_missing_without_it_is_told() {
     let (code, _, err) = run(&["run", bare, "hello"]);
     assert_eq!(code, 3);
     assert!(err.contains("tokenizer.json"), "{err}");
-    let (code, _, err) = run(&["bench", bare]);
+    let (code, _, err) = run(&["bench", bare, "--prompts", "64"]);
     assert_eq!(code, 3);
     assert!(
         err.contains("tokenizer.json") || err.contains("--load-format dummy"),

@@ -21,27 +21,24 @@ pub(crate) fn pair(
     scheme: Option<&Quantization>,
 ) -> Result<(), PrepareError> {
     for piece in recipes.values_mut().flat_map(|r| &mut r.pieces) {
-        let stored = store.get(&piece.tensor).map(|t| t.elem);
-        if stored != Some(Elem::F8E4M3) {
+        let stored = store.get(&piece.tensor);
+        let Some(stored) = stored.filter(|t| t.elem == Elem::F8E4M3) else {
             continue;
-        }
-        let scheme = scheme.ok_or_else(|| PrepareError::NoScheme {
-            tensor: piece.tensor.clone(),
-        })?;
+        };
+        let (file, tensor) = (
+            store.path_of(stored).display().to_string(),
+            stored.name.clone(),
+        );
+        let Some(scheme) = scheme else {
+            return Err(PrepareError::NoScheme { file, tensor });
+        };
         let moves = matches!(
             piece.transform,
             Transform::Rows { .. } | Transform::Blocks { .. } | Transform::Pairs { .. }
         );
-        let [rows, cols] = piece.shape[..] else {
-            return Err(PrepareError::NoFp8 {
-                tensor: piece.tensor.clone(),
-            });
+        let (true, &[rows, cols]) = (moves, &piece.shape[..]) else {
+            return Err(PrepareError::NoFp8 { file, tensor });
         };
-        if !moves {
-            return Err(PrepareError::NoFp8 {
-                tensor: piece.tensor.clone(),
-            });
-        }
         let stem = module(piece);
         let names = scheme.scale_names.map(|name| format!("{stem}.{name}"));
         let there = names.iter().find(|n| store.get(n).is_some());

@@ -78,17 +78,21 @@ pub enum PrepareError {
     },
     /// An e4m3 tensor of a checkpoint that says nothing of scales.
     #[error(
-        "tensor {tensor} is f8_e4m3, and config.json has no quantization_config to say how its scales lie; fetch the checkpoint's own config.json"
+        "{file}: tensor {tensor} is f8_e4m3, and config.json has no quantization_config to say how its scales lie; fetch the checkpoint's own config.json"
     )]
     NoScheme {
+        /// Its file.
+        file: String,
         /// The tensor.
         tensor: String,
     },
     /// An e4m3 tensor that cannot be one.
     #[error(
-        "tensor {tensor} is f8_e4m3, which only matrices whose rows move whole can be; take another quantization of the model"
+        "{file}: tensor {tensor} is f8_e4m3, which only matrices whose rows move whole can be; take another quantization of the model"
     )]
     NoFp8 {
+        /// Its file.
+        file: String,
         /// The tensor.
         tensor: String,
     },
@@ -127,9 +131,11 @@ pub enum PrepareError {
     },
     /// The tensors of one weight are of several formats, or of one whose values cannot be moved singly.
     #[error(
-        "weight {weight}: tensor {tensor} is {found}, where {wanted} belongs; take another quantization of the model"
+        "{file}: tensor {tensor} (of weight {weight}) is {found}, where {wanted} belongs; take another quantization of the model"
     )]
     Format {
+        /// The file.
+        file: String,
         /// The weight.
         weight: WeightKey,
         /// The tensor.
@@ -318,7 +324,14 @@ impl Prepared {
 
     fn read_formats(&mut self, scheme: Option<&Quantization>) {
         let dtype = self.checkpoint.config.dtype.unwrap_or(Elem::BF16);
-        let linears = fp8::linears(&self.instance);
+        let mut matrices = fp8::linears(&self.instance);
+        // A scheme is for experts, too: a class without kernels for them has to say so with weights and without.
+        let weights = self.instance.weights().iter();
+        matrices.extend(
+            weights
+                .filter(|w| w.shape.len() == 3)
+                .map(|w| w.key.clone()),
+        );
         for (key, recipe) in &self.recipes {
             let store = self.checkpoint.store.as_ref();
             let stored = store.and_then(|s| s.get(&recipe.first().tensor));
@@ -327,7 +340,7 @@ impl Prepared {
                 stored.map_or(dtype, |tensor| tensor.elem),
             );
             self.formats.insert(key.clone(), format);
-            let absent = scheme.filter(|_| store.is_none() && linears.contains(key));
+            let absent = scheme.filter(|_| store.is_none() && matrices.contains(key));
             if let Some(scheme) = absent.filter(|s| !s.skips(fp8::module(recipe.first()))) {
                 let fp8 = match scheme.blocks {
                     true => Elem::F8Block,
@@ -397,7 +410,10 @@ fn one_format(key: &WeightKey, recipe: &Recipe, store: &WeightStore) -> Result<(
     let stored = |piece: &Piece| store.get(&piece.tensor).map(|t| t.elem);
     let first = stored(recipe.first());
     for piece in &recipe.pieces {
-        let Some(found) = stored(piece) else { continue };
+        let Some(tensor) = store.get(&piece.tensor) else {
+            continue;
+        };
+        let found = tensor.elem;
         let plain = matches!(found, Elem::F32 | Elem::F16 | Elem::BF16);
         let wanted = match piece.transform {
             Transform::Transposed { .. } if !plain => "f32, f16 or bf16".to_owned(),
@@ -408,6 +424,7 @@ fn one_format(key: &WeightKey, recipe: &Recipe, store: &WeightStore) -> Result<(
             },
         };
         return Err(PrepareError::Format {
+            file: store.path_of(tensor).display().to_string(),
             weight: key.clone(),
             tensor: piece.tensor.clone(),
             found,

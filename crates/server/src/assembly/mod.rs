@@ -192,16 +192,8 @@ pub fn open_on(options: LoadOptions, backend: Arc<dyn GpuBackend>) -> Result<Ope
     let library = library()?;
     let checkpoint = Checkpoint::open(&options.path)?;
     let mut prepared = Prepared::new(&library, checkpoint, &options.accept_keys)?;
-    match options.weights {
-        Weights::Made(seed) => prepared = prepared.with_made_weights(seed),
-        // Found before gigabytes are read.
-        Weights::Checkpoint if !has_tokenizer(&prepared.checkpoint) => {
-            let missing = TokenizerError::Missing {
-                key: "tokenizer.json",
-            };
-            return Err(missing).context(options.path.display().to_string());
-        }
-        Weights::Checkpoint => {}
+    if let Weights::Made(seed) = options.weights {
+        prepared = prepared.with_made_weights(seed);
     }
     if options.quantize_fp8 {
         prepared.quantize_fp8()?;
@@ -311,6 +303,11 @@ impl Opened {
             backend,
             options,
         } = &self;
+        // Found before gigabytes are read. (A benchmark loads without: it measures, and says nothing.)
+        if options.weights == Weights::Checkpoint {
+            require_tokenizer(&prepared.checkpoint)
+                .with_context(|| options.path.display().to_string())?;
+        }
         // The tokenizer takes as long to build as the weights to read: both at once.
         let (text, model) = std::thread::scope(|scope| {
             let text = scope.spawn(|| self.text());
@@ -349,7 +346,7 @@ impl Opened {
     /// The tokenizer and the chat template; made weights may come without.
     fn text(&self) -> Result<Text> {
         let checkpoint = &self.prepared.checkpoint;
-        if has_tokenizer(checkpoint) {
+        if require_tokenizer(checkpoint).is_ok() {
             return text_of(checkpoint);
         }
         let logits = self.plan.memory.span(self.plan.outputs.logits);
@@ -359,8 +356,19 @@ impl Opened {
     }
 }
 
-fn has_tokenizer(checkpoint: &Checkpoint) -> bool {
-    checkpoint.gguf.is_some() || checkpoint.files.tokenizer.is_some()
+/// Whether there is a tokenizer, well-formed or not: the file of a folder, the token list of a GGUF.
+fn require_tokenizer(checkpoint: &Checkpoint) -> Result<(), TokenizerError> {
+    let (there, key) = match &checkpoint.gguf {
+        Some(header) => {
+            let key = "tokenizer.ggml.tokens";
+            (header.get(key).is_some(), key)
+        }
+        None => (checkpoint.files.tokenizer.is_some(), "tokenizer.json"),
+    };
+    match there {
+        true => Ok(()),
+        false => Err(TokenizerError::Missing { key }),
+    }
 }
 
 type Text = (
