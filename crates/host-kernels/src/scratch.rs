@@ -6,6 +6,8 @@
 pub struct Scratch {
     pub(crate) f32s: Vec<f32>,
     pub(crate) more: Vec<f32>,
+    /// Scores of queries.
+    pub(crate) scores: Vec<f32>,
     pub(crate) running: Vec<crate::attention::Running>,
     pub(crate) pairs: Vec<(f32, u32)>,
     /// Pairs of a tile by expert.

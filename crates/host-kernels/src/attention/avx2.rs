@@ -1,73 +1,61 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A step of keys with AVX2, for keys and values whose sizes are multiples of 8: the bits of [`super::step::take`].
+//! Scores and values with AVX2, for sizes that are multiples of 8: the bits of [`super::portable`].
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use super::STEP;
-use super::step::{Keys, Running, capped, larger};
-use crate::lanes::{Lanes, Y8, exp};
+use super::portable::Factors;
 
-/// Takes up to 16 keys into `state` and `o`.
+/// Scores of the `keys` of a chunk; those of other keys of its blocks may be overwritten by -inf.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn take(state: Running, o: &mut [f32], q: &[f32], k: Keys<'_>) -> Running {
-    let (dim, width) = (q.len(), o.len());
-    let rows = k.n.next_multiple_of(8);
-    // Keys past the live ones may be read, since the buffers hold more than 16; what they give is thrown away below.
-    assert!(dim.is_multiple_of(8) && width.is_multiple_of(8) && (1..=STEP).contains(&k.n));
-    assert!(k.keys.len() >= rows * dim && k.values.len() >= (k.n - 1) * k.stride + width);
-    let mut scores = [f32::NEG_INFINITY; STEP];
-    for begin in (0..rows).step_by(8) {
-        // SAFETY: eight keys from `begin` on lie in `keys`, asserted above; eight scores from `begin` on.
+pub(super) fn scores(
+    q: &[f32],
+    blocks: &[&[f32]],
+    keys: Range<usize>,
+    factors: Factors<'_>,
+    out: &mut [f32],
+) {
+    let dim = q.len();
+    assert!(dim.is_multiple_of(8));
+    for begin in (keys.start / 8 * 8..keys.end).step_by(8) {
+        let block = &blocks[begin / STEP][begin % STEP * dim..][..8 * dim];
+        let out = &mut out[begin..begin + 8];
+        // SAFETY: eight keys in `block`, eight scores in `out`, eight factors.
         unsafe {
-            let dots = dots8(q, k.keys.as_ptr().add(begin * dim));
-            let scaled = _mm256_mul_ps(dots, _mm256_set1_ps(k.scale));
-            _mm256_storeu_ps(scores.as_mut_ptr().add(begin), scaled);
+            let mut scores = dots8(q, block.as_ptr());
+            if !factors.own.is_empty() {
+                scores = _mm256_mul_ps(scores, _mm256_loadu_ps(factors.own[begin..][..8].as_ptr()));
+            }
+            let scaled = _mm256_mul_ps(scores, _mm256_set1_ps(factors.scale));
+            _mm256_storeu_ps(out.as_mut_ptr(), scaled);
         }
+        let live = keys.start.max(begin) - begin..keys.end.min(begin + 8) - begin;
+        out[..live.start].fill(f32::NEG_INFINITY);
+        out[live.end..].fill(f32::NEG_INFINITY);
+        factors.cap(&mut out[live]);
     }
-    scores[k.n..].fill(f32::NEG_INFINITY);
-    capped(&mut scores[..k.n], k.cap);
-    let mut m = state.m;
-    for s in &scores[..k.n] {
-        m = larger(*s, m);
-    }
-    let c = exp(state.m - m);
-    let mut p = [0.0; STEP];
-    for half in 0..STEP / 8 {
-        let s = Y8::load(&scores[half * 8..]).sub(Y8::splat(m));
-        s.exp().store(&mut p[half * 8..]);
-    }
-    let mut l = state.l * c;
-    for p in &p[..k.n] {
-        l += p;
-    }
+}
+
+/// Adds the values of the `keys` of a chunk to `o`.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn values(
+    o: &mut [f32],
+    p: &[f32],
+    blocks: &[&[f32]],
+    stride: usize,
+    keys: Range<usize>,
+) {
+    assert!(o.len().is_multiple_of(8) && p.len() >= keys.end);
     let mut d = 0;
-    while d + 64 <= width {
-        // SAFETY: 64 values from `d` on, in `o` and in each of the `n` values.
-        unsafe {
-            accumulate::<8>(
-                o.as_mut_ptr().add(d),
-                &p[..k.n],
-                &k.values[d..],
-                k.stride,
-                c,
-            )
-        };
+    while d + 64 <= o.len() {
+        accumulate::<8>(&mut o[d..d + 64], p, blocks, (stride, d), keys.clone());
         d += 64;
     }
-    while d < width {
-        // SAFETY: 8 values from `d` on: `width` is a multiple of 8.
-        unsafe {
-            accumulate::<1>(
-                o.as_mut_ptr().add(d),
-                &p[..k.n],
-                &k.values[d..],
-                k.stride,
-                c,
-            )
-        };
+    while d < o.len() {
+        accumulate::<1>(&mut o[d..d + 8], p, blocks, (stride, d), keys.clone());
         d += 8;
     }
-    Running { m, l }
 }
 
 /// The dot products of `q` with eight keys, each by `lanes8`.
@@ -109,29 +97,32 @@ unsafe fn dots8(q: &[f32], keys: *const f32) -> __m256 {
     _mm256_hadd_ps(pairs(t[0], t[1]), pairs(t[2], t[3]))
 }
 
-/// `o = o * c`, then `fma(p[j], v[j], o)` ascending, for `N` vectors.
-///
-/// # Safety
-/// `8 * N` values at `o`; `v` holds `p.len()` rows of `8 * N` values, `dim` apart.
+/// `fma(p[j], v[j], o)` ascending, for `N` vectors from column `d` on.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn accumulate<const N: usize>(o: *mut f32, p: &[f32], v: &[f32], dim: usize, c: f32) {
-    assert!(v.len() >= (p.len() - 1) * dim + 8 * N);
-    let c = _mm256_set1_ps(c);
+fn accumulate<const N: usize>(
+    o: &mut [f32],
+    p: &[f32],
+    blocks: &[&[f32]],
+    (stride, d): (usize, usize),
+    keys: Range<usize>,
+) {
+    assert!(o.len() == 8 * N);
     let mut acc = [_mm256_setzero_ps(); N];
     for i in 0..N {
-        // SAFETY: the caller's.
-        acc[i] = unsafe { _mm256_mul_ps(_mm256_loadu_ps(o.add(8 * i)), c) };
+        // SAFETY: `8 * N` values at `o`.
+        acc[i] = unsafe { _mm256_loadu_ps(o.as_ptr().add(8 * i)) };
     }
-    for (j, p) in p.iter().enumerate() {
-        let p = _mm256_set1_ps(*p);
+    for j in keys {
+        let v = &blocks[j / STEP][j % STEP * stride + d..][..8 * N];
+        let p = _mm256_set1_ps(p[j]);
         for i in 0..N {
-            // SAFETY: row `j` of `v`, asserted above.
-            let v = unsafe { _mm256_loadu_ps(v.as_ptr().add(j * dim + 8 * i)) };
+            // SAFETY: `8 * N` values at `v`.
+            let v = unsafe { _mm256_loadu_ps(v.as_ptr().add(8 * i)) };
             acc[i] = _mm256_fmadd_ps(p, v, acc[i]);
         }
     }
     for i in 0..N {
-        // SAFETY: the caller's.
-        unsafe { _mm256_storeu_ps(o.add(8 * i), acc[i]) };
+        // SAFETY: as above.
+        unsafe { _mm256_storeu_ps(o.as_mut_ptr().add(8 * i), acc[i]) };
     }
 }

@@ -3,7 +3,8 @@
 
 use metrale_core::{ArgDecl, StepBlock, Unit};
 
-use super::attend::{Pools, Query, Shape, by_sequence};
+use super::attend::{Query, Shape, by_sequence};
+use super::pools::Pools;
 use crate::args::{Args, Grid, RowShape, Tile};
 use crate::decl::{STEP, f, r, u, w};
 use crate::kv::{Bf16, F16, KvElem, pool, tables};
@@ -107,6 +108,7 @@ fn run<T: KvElem>(
         per_slot: a.u32(9),
         heads: 1,
         head: 0,
+        dim,
     };
     let shape = Shape {
         dim,

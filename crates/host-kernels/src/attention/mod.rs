@@ -1,26 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `attention`: causal, paged, grouped queries, online softmax at fixed cuts.
 //!
-//! *Spec*, per row and head: keys `0..=position`, cut at absolute multiples of 256; a cut starts fresh (m = -inf, l = 0,
-//! o = 0) and takes ascending steps of 16 keys (one KV block). In a step: score = `lanes8(q, k) * scale`; `m' = max(m,
-//! scores)`; `c = exp(m - m')`, `p = exp(score - m')`; `l = l * c`, then `l + p` ascending; `o = o * c`, then `fma(p, v,
-//! o)` ascending. Cuts merge ascending: `M' = max(M, m)`, `a = exp(M - M')`, `b = exp(m - M')`, `L = fma(l, b, L * a)`,
-//! `O = fma(o, b, O * a)`. The result is `O * (1 / L)`. Keys past the position are never loaded. K and V are read as the
-//! pool stores them, this step's included; everything else is f32. After Milakov and Gimelshein, "Online normalizer
-//! calculation for softmax", arXiv 1805.02867.
+//! *Spec*, per row and head: keys `0..=position`, cut at absolute multiples of 256. In a cut: score = `lanes8(q, k) *
+//! scale`; `m` = the largest score; `p = exp(score - m)`; `l` by 16 lanes: key `j` of the cut goes to lane `j mod 16`, each
+//! lane one ascending chain from 0, lanes fold `l(i) + l(i + 8)` and then as in `lanes8`; `o = fma(p, v, o)` ascending from
+//! 0. Cuts merge ascending from M = -inf, L = 0, O = 0: `M' = max(M, m)`, `a = exp(M - M')`, `b = exp(m - M')`, `L = fma(l,
+//! b, L * a)`, `O = fma(o, b, O * a)`. The result is `O * (1 / L)`. Keys past the position are never used. K and V are
+//! read as the pool stores them, this step's included; everything else is f32. In int8 and e4m3, k and v are the stored
+//! values without their scales: score = `(lanes8(q, k) * s_k) * scale`, and `p * s_v` stands for `p` in `o`. After Milakov and
+//! Gimelshein, "Online normalizer calculation for softmax", arXiv 1805.02867.
 //!
 //! `attention_ext` is the same over the keys from `max(0, position + 1 - window)` on, with capped scores (`c * tanh(score /
 //! c)`) and a sink's logit `s` at the end: `M' = max(M, s)`, `a = exp(M - M')`, `L = L * a + exp(s - M')`, `O = O * a`. Cuts
-//! and steps keep their borders; those without a key in reach are left out. `latent_attention` has one key head for all query
-//! heads, whose values are the first columns of its keys (DeepSeek-V2, arXiv 2405.04434, absorbed).
+//! keep their borders and keys their lanes; cuts without a key in reach are left out. `latent_attention` has one key head for
+//! all query heads, whose values are the first columns of its keys (DeepSeek-V2, arXiv 2405.04434, absorbed).
 
 mod attend;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod cut;
 mod latent;
-mod step;
+mod pools;
+mod portable;
 
 use metrale_core::{ArgDecl, KV_BLOCK, StepBlock, StepCounts, Unit};
 
@@ -29,9 +32,10 @@ use crate::decl::{self, STEP as STEP_ARG, f, r, u, w};
 use crate::kv::{Bf16, E4m3, F16, Int8, KvElem, pool, tables};
 use crate::point::{BadConstants, HostPoint, Need, TileFault, f32s, positive};
 use crate::scratch::Scratch;
-use attend::{Pools, Query, Shape, by_sequence};
+use attend::{Query, Shape, by_sequence};
 pub(crate) use latent::POINTS as LATENT_POINTS;
-pub(crate) use step::Running;
+use pools::Pools;
+pub(crate) use portable::Running;
 
 /// Keys in a cut.
 const CUT: usize = 256;
@@ -222,6 +226,7 @@ fn run<T: KvElem>(
             per_slot: s.per_slot,
             heads: s.kv,
             head,
+            dim: s.dim,
         };
         let query = Query {
             data: tile.input::<f32>(0),

@@ -2,6 +2,9 @@
 //! The pool's formats: what one head of one block holds ([`metrale_core::kv`] draws it), how a token is stored there and
 //! how tokens are read.
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+
 use metrale_core::numeric::half::{f8e4m3_from_f32, f8e4m3_to_f32};
 use metrale_core::{Elem, KV_BLOCK, kv};
 
@@ -21,8 +24,22 @@ pub(crate) trait KvElem: 'static {
     fn head_len(dim: usize) -> usize;
     /// Stores a token's values of one head.
     fn store(isa: Isa, head: &mut [Self::Raw], offset: usize, x: &[f32]);
-    /// Widens the first `to.len() / dim` tokens of one head.
-    fn load(isa: Isa, to: &mut [f32], head: &[Self::Raw], dim: usize);
+    /// Widens the values of one head, without their scales.
+    fn widen(isa: Isa, to: &mut [f32], head: &[Self::Raw]);
+    /// The scales of one head's tokens, if the format has any.
+    fn scales(head: &[Self::Raw], dim: usize, to: &mut [f32]) -> bool;
+    /// [`KvElem::widen`] of sixteen values.
+    ///
+    /// # Safety
+    /// AVX-512 (F, BW, DQ, VL) is enabled where this is inlined; sixteen values at `from`.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn sixteen(from: *const Self::Raw) -> __m512;
+    /// [`KvElem::widen`] of eight values at each of two places.
+    ///
+    /// # Safety
+    /// As of [`KvElem::sixteen`].
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn two_eights(low: *const Self::Raw, high: *const Self::Raw) -> __m512;
 }
 
 /// A type whose values stand alone.
@@ -31,7 +48,19 @@ pub(crate) trait KvValue: Plain {
     fn to_f32(self) -> f32;
     fn from_f32(v: f32) -> Self;
     /// Widens equally many values.
-    fn widen(isa: Isa, to: &mut [f32], from: &[Self]);
+    fn widen_all(isa: Isa, to: &mut [f32], from: &[Self]);
+    /// [`KvElem::sixteen`].
+    ///
+    /// # Safety
+    /// As there.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn wide16(from: *const Self) -> __m512;
+    /// [`KvElem::two_eights`].
+    ///
+    /// # Safety
+    /// As there.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn wide8_8(low: *const Self, high: *const Self) -> __m512;
 }
 
 impl<T: KvValue> KvElem for T {
@@ -49,8 +78,26 @@ impl<T: KvValue> KvElem for T {
         }
     }
 
-    fn load(isa: Isa, to: &mut [f32], head: &[T], _: usize) {
-        T::widen(isa, to, &head[..to.len()]);
+    fn widen(isa: Isa, to: &mut [f32], head: &[T]) {
+        T::widen_all(isa, to, head);
+    }
+
+    fn scales(_: &[T], _: usize, _: &mut [f32]) -> bool {
+        false
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn sixteen(from: *const T) -> __m512 {
+        // SAFETY: the caller's.
+        unsafe { T::wide16(from) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn two_eights(low: *const T, high: *const T) -> __m512 {
+        // SAFETY: the caller's.
+        unsafe { T::wide8_8(low, high) }
     }
 }
 
@@ -71,8 +118,27 @@ impl KvValue for f32 {
     fn from_f32(v: f32) -> f32 {
         v
     }
-    fn widen(isa: Isa, to: &mut [f32], from: &[f32]) {
+    fn widen_all(isa: Isa, to: &mut [f32], from: &[f32]) {
         on_isa!(isa, widen::<f32>, (to: &mut [f32] = to, from: &[f32] = from));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn wide16(from: *const f32) -> __m512 {
+        // SAFETY: the caller's.
+        unsafe { _mm512_loadu_ps(from) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn wide8_8(low: *const f32, high: *const f32) -> __m512 {
+        // SAFETY: the caller's.
+        unsafe {
+            _mm512_insertf32x8::<1>(
+                _mm512_castps256_ps512(_mm256_loadu_ps(low)),
+                _mm256_loadu_ps(high),
+            )
+        }
     }
 }
 
@@ -93,8 +159,22 @@ impl KvValue for Bf16 {
     fn from_f32(v: f32) -> Bf16 {
         Bf16(half::bf16::from_f32(v).to_bits())
     }
-    fn widen(isa: Isa, to: &mut [f32], from: &[Bf16]) {
+    fn widen_all(isa: Isa, to: &mut [f32], from: &[Bf16]) {
         on_isa!(isa, widen::<Bf16>, (to: &mut [f32] = to, from: &[Bf16] = from));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn wide16(from: *const Bf16) -> __m512 {
+        // SAFETY: the caller's.
+        unsafe { wide::bf16(_mm256_loadu_si256(from.cast())) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn wide8_8(low: *const Bf16, high: *const Bf16) -> __m512 {
+        // SAFETY: the caller's.
+        unsafe { wide::bf16(wide::beside(low.cast(), high.cast())) }
     }
 }
 
@@ -115,7 +195,7 @@ impl KvValue for F16 {
     fn from_f32(v: f32) -> F16 {
         F16(half::f16::from_f32(v).to_bits())
     }
-    fn widen(isa: Isa, to: &mut [f32], from: &[F16]) {
+    fn widen_all(isa: Isa, to: &mut [f32], from: &[F16]) {
         #[cfg(target_arch = "x86_64")]
         if isa.has_avx2() {
             // SAFETY: `Isa` says AVX2 only after the processor said it, with F16C.
@@ -124,13 +204,26 @@ impl KvValue for F16 {
         let _ = isa;
         widen(to, from);
     }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn wide16(from: *const F16) -> __m512 {
+        // SAFETY: the caller's.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn wide8_8(low: *const F16, high: *const F16) -> __m512 {
+        // SAFETY: the caller's.
+        unsafe { _mm512_cvtph_ps(wide::beside(low.cast(), high.cast())) }
+    }
 }
 
 /// [`widen`] by F16C: exact, so the same bits.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn widen_f16c(to: &mut [f32], from: &[F16]) {
-    use std::arch::x86_64::*;
     let whole = to.len().min(from.len()) / 8 * 8;
     for i in (0..whole).step_by(8) {
         // SAFETY: eight values from `i` on, in both; `F16` is a transparent u16.
@@ -155,6 +248,12 @@ pub(crate) trait Scaled: 'static {
     const ELEM: Elem;
     fn to_f32(q: u8) -> f32;
     fn from_f32(x: f32) -> u8;
+    /// [`Scaled::to_f32`] of sixteen values.
+    ///
+    /// # Safety
+    /// AVX-512 (F, BW, DQ, VL) is enabled where this is inlined.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn wide(q: __m128i) -> __m512;
 }
 
 impl Scaled for Int8 {
@@ -167,6 +266,12 @@ impl Scaled for Int8 {
     fn from_f32(x: f32) -> u8 {
         kv::i8_from_f32(x) as u8
     }
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn wide(q: __m128i) -> __m512 {
+        // SAFETY: the caller's.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q)) }
+    }
 }
 
 impl Scaled for E4m3 {
@@ -178,6 +283,12 @@ impl Scaled for E4m3 {
     #[inline(always)]
     fn from_f32(x: f32) -> u8 {
         f8e4m3_from_f32(x)
+    }
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn wide(q: __m128i) -> __m512 {
+        // SAFETY: the caller's.
+        unsafe { wide::e4m3(q) }
     }
 }
 
@@ -195,8 +306,34 @@ macro_rules! scaled_format {
                 on_isa!(isa, store::<$format>, (head: &mut [u8] = head, offset: usize = offset, x: &[f32] = x));
             }
 
-            fn load(isa: Isa, to: &mut [f32], head: &[u8], dim: usize) {
-                on_isa!(isa, load::<$format>, (to: &mut [f32] = to, head: &[u8] = head, dim: usize = dim));
+            fn widen(isa: Isa, to: &mut [f32], head: &[u8]) {
+                on_isa!(isa, widen_scaled::<$format>, (to: &mut [f32] = to, head: &[u8] = head));
+            }
+
+            fn scales(head: &[u8], dim: usize, to: &mut [f32]) -> bool {
+                let scales = head[TOKENS * dim..].as_chunks::<4>().0;
+                for (to, scale) in to.iter_mut().zip(scales) {
+                    *to = f32::from_le_bytes(*scale);
+                }
+                true
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[inline(always)]
+            unsafe fn sixteen(from: *const u8) -> __m512 {
+                // SAFETY: the caller's.
+                unsafe { <$format as Scaled>::wide(_mm_loadu_si128(from.cast())) }
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[inline(always)]
+            unsafe fn two_eights(low: *const u8, high: *const u8) -> __m512 {
+                // SAFETY: the caller's.
+                unsafe {
+                    let both = _mm_loadl_epi64(low.cast());
+                    let both = _mm_unpacklo_epi64(both, _mm_loadl_epi64(high.cast()));
+                    <$format as Scaled>::wide(both)
+                }
             }
         }
     };
@@ -221,13 +358,55 @@ fn store<S: Scaled>(head: &mut [u8], offset: usize, x: &[f32]) {
 }
 
 #[inline(always)]
-fn load<S: Scaled>(to: &mut [f32], head: &[u8], dim: usize) {
-    let (values, scales) = head.split_at(TOKENS * dim);
-    let tokens = to.chunks_exact_mut(dim).zip(values.chunks_exact(dim));
-    for ((to, from), scale) in tokens.zip(scales.as_chunks::<4>().0) {
-        let scale = f32::from_le_bytes(*scale);
-        for (to, q) in to.iter_mut().zip(from) {
-            *to = S::to_f32(*q) * scale;
+fn widen_scaled<S: Scaled>(to: &mut [f32], head: &[u8]) {
+    for (to, q) in to.iter_mut().zip(head) {
+        *to = S::to_f32(*q);
+    }
+}
+
+/// Sixteen values at once. Inlined where AVX-512 is enabled.
+#[cfg(target_arch = "x86_64")]
+mod wide {
+    use super::*;
+
+    /// Sixteen bytes of each place.
+    ///
+    /// # Safety
+    /// AVX2 is enabled where this is inlined; sixteen bytes at each.
+    #[inline(always)]
+    pub(super) unsafe fn beside(low: *const __m128i, high: *const __m128i) -> __m256i {
+        // SAFETY: the caller's.
+        unsafe {
+            let low = _mm256_castsi128_si256(_mm_loadu_si128(low));
+            _mm256_inserti128_si256::<1>(low, _mm_loadu_si128(high))
+        }
+    }
+
+    /// # Safety
+    /// AVX-512 is enabled where this is inlined.
+    #[inline(always)]
+    pub(super) unsafe fn bf16(bits: __m256i) -> __m512 {
+        // SAFETY: the caller's.
+        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bits))) }
+    }
+
+    /// The steps of [`f8e4m3_to_f32`].
+    ///
+    /// # Safety
+    /// AVX-512 is enabled where this is inlined.
+    #[inline(always)]
+    pub(super) unsafe fn e4m3(bits: __m128i) -> __m512 {
+        // SAFETY: the caller's.
+        unsafe {
+            let bits = _mm512_cvtepu8_epi32(bits);
+            let magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7f));
+            let nan = _mm512_cmpeq_epi32_mask(magnitude, _mm512_set1_epi32(0x7f));
+            let scaled = _mm512_castsi512_ps(_mm512_slli_epi32::<20>(magnitude));
+            let rebias = _mm512_castsi512_ps(_mm512_set1_epi32((127 + 120) << 23));
+            let value = _mm512_castps_si512(_mm512_mul_ps(scaled, rebias));
+            let value = _mm512_mask_mov_epi32(value, nan, _mm512_set1_epi32(0x7fc0_0000));
+            let sign = _mm512_slli_epi32::<24>(_mm512_sub_epi32(bits, magnitude));
+            _mm512_castsi512_ps(_mm512_or_si512(value, sign))
         }
     }
 }

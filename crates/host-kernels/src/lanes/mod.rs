@@ -28,6 +28,8 @@ pub(crate) trait Lanes: Copy {
     fn sub(self, b: Self) -> Self;
     fn mul(self, b: Self) -> Self;
     fn div(self, b: Self) -> Self;
+    /// The larger of each lane; `b` if they are equal or either is NaN.
+    fn larger(self, b: Self) -> Self;
     /// `self * b + c`, rounded once.
     fn fma(self, b: Self, c: Self) -> Self;
     /// The tree of `lanes8`.
@@ -118,6 +120,11 @@ impl Lanes for F8 {
     #[inline(always)]
     fn div(self, b: F8) -> F8 {
         self.zip(b, |a, b| a / b)
+    }
+
+    #[inline(always)]
+    fn larger(self, b: F8) -> F8 {
+        self.zip(b, |a, b| if a > b { a } else { b })
     }
 
     #[inline(always)]

@@ -61,6 +61,12 @@ impl Lanes for Y8 {
     }
 
     #[inline(always)]
+    fn larger(self, b: Y8) -> Y8 {
+        // SAFETY: as stated at the impl.
+        Y8(unsafe { _mm256_max_ps(self.0, b.0) })
+    }
+
+    #[inline(always)]
     fn fma(self, b: Y8, c: Y8) -> Y8 {
         // SAFETY: as stated at the impl.
         Y8(unsafe { _mm256_fmadd_ps(self.0, b.0, c.0) })
