@@ -126,4 +126,6 @@ fn peak_counts_its_products() {
     // Each of 128 values of a stands in 512 lanes four times, wherever it begins.
     let of_b: u32 = (0..rounds).map(|r| r % 128).sum();
     assert_eq!(u32s(&out[0]), [of_b * 4 * (127 * 128 / 2); 3]);
+    let out = call_all("peak/f32", &args, &step());
+    assert_eq!(u32s(&out[0]), [rounds / 2 * 4 * (127 * 128 / 2); 3]);
 }

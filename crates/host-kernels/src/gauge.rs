@@ -5,12 +5,13 @@
 //! *Spec* of `read`: `out[i]` is the exclusive or of the u32 words of the i-th 65,536 bytes of `src`. *Spec* of `peak`:
 //! `out[i]` is the sum, in 32 bits that wrap, over `round < rounds` of the 512 products `a * b` of 16-bit integers with
 //! `a = (lane + i) mod 128` and `b = round mod 128`, `lane` from 0 to 511. It is the peak of the vector units: many rows can pass
-//! it where AMX tiles multiply them.
+//! it where AMX tiles multiply them. In f32 each lane is a chain of fma with `b = round mod 2`, exact, and the lanes are added
+//! as integers.
 
-use crate::args::{Grid, RowShape};
+use crate::args::{Args, Grid, RowShape, Tile};
 use crate::decl;
-use crate::isa::on_isa;
-use crate::point::{HostPoint, Need, positive};
+use crate::isa::{Isa, on_isa};
+use crate::point::{BadConstants, HostPoint, Need, positive};
 
 /// Words of a chunk of `read`.
 const CHUNK: usize = 16 * 1024;
@@ -45,39 +46,140 @@ pub(crate) static READ: HostPoint = HostPoint {
     },
 };
 
-pub(crate) static PEAK: HostPoint = HostPoint {
-    id: "peak/i16",
-    args: decl::PEAK,
-    needs: |a| {
-        positive(&[("rounds", a.u32(1)), ("cells", a.u32(2))])?;
-        Ok(vec![Need::Bytes {
-            bytes: a.u32(2) as u64 * 4,
-        }])
+/// Rounds up to which a lane's sum in f32 is exact.
+const EXACT: usize = (1 << 24) / 127;
+
+pub(crate) static PEAKS: [HostPoint; 2] = [
+    HostPoint {
+        id: "peak/i16",
+        args: decl::PEAK,
+        needs: peak_needs,
+        grid: |a, _| Grid::rows(a.u32(2) as u32, 1),
+        run: |tile, _, _| {
+            cells(tile, |first, rounds, isa| {
+                let a: [i16; LANES] = std::array::from_fn(|lane| ((lane + first) % 128) as i16);
+                #[cfg(target_arch = "x86_64")]
+                if isa.has_avx512() {
+                    // SAFETY: `Isa` says AVX-512 only after the processor said it.
+                    return unsafe { products_avx512(&a, rounds) };
+                }
+                #[cfg(target_arch = "x86_64")]
+                if isa.has_avx2() {
+                    // SAFETY: `Isa` says AVX2 only after the processor said it.
+                    return unsafe { products_avx2(&a, rounds) };
+                }
+                let _ = isa;
+                products(&a, rounds)
+            });
+            Ok(())
+        },
     },
-    grid: |a, _| Grid::rows(a.u32(2) as u32, 1),
-    run: |tile, _, _| {
-        let args = tile.args();
-        let rounds = args.u32(1) as u32;
-        let mut out = tile.output::<u32>(0, RowShape::whole(1));
-        for r in tile.rows() {
-            let a: [i16; LANES] = std::array::from_fn(|lane| ((lane + r) % 128) as i16);
-            #[cfg(target_arch = "x86_64")]
-            if args.isa.has_avx512() {
-                // SAFETY: `Isa` says AVX-512 only after the processor said it.
-                out.row(r)[0] = unsafe { products_avx512(&a, rounds) };
-                continue;
+    HostPoint {
+        id: "peak/f32",
+        args: decl::PEAK,
+        needs: |a| {
+            if a.u32(1) > EXACT {
+                let what = format!("{} rounds, of which {EXACT} are exact", a.u32(1));
+                return Err(BadConstants::new(what));
             }
-            #[cfg(target_arch = "x86_64")]
-            if args.isa.has_avx2() {
-                // SAFETY: `Isa` says AVX2 only after the processor said it.
-                out.row(r)[0] = unsafe { products_avx2(&a, rounds) };
-                continue;
+            peak_needs(a)
+        },
+        grid: |a, _| Grid::rows(a.u32(2) as u32, 1),
+        run: |tile, _, _| {
+            cells(tile, |first, rounds, isa| {
+                let mut a: [f32; LANES] = std::array::from_fn(|lane| ((lane + first) % 128) as f32);
+                #[cfg(target_arch = "x86_64")]
+                if isa.has_avx512() {
+                    // SAFETY: `Isa` says AVX-512 only after the processor said it.
+                    unsafe { chains_avx512(&mut a, rounds) };
+                    return total(&a);
+                }
+                #[cfg(target_arch = "x86_64")]
+                if isa.has_avx2() {
+                    // SAFETY: `Isa` says AVX2 only after the processor said it, with FMA.
+                    unsafe { chains_avx2(&mut a, rounds) };
+                    return total(&a);
+                }
+                let _ = isa;
+                chains(&mut a, rounds);
+                total(&a)
+            });
+            Ok(())
+        },
+    },
+];
+
+fn peak_needs(a: &Args) -> Result<Vec<Need>, BadConstants> {
+    positive(&[("rounds", a.u32(1)), ("cells", a.u32(2))])?;
+    Ok(vec![Need::Bytes {
+        bytes: a.u32(2) as u64 * 4,
+    }])
+}
+
+/// Fills the tile's cells: `cell(i, rounds, isa)`.
+fn cells(tile: &mut Tile<'_>, cell: impl Fn(usize, u32, Isa) -> u32) {
+    let args = tile.args();
+    let mut out = tile.output::<u32>(0, RowShape::whole(1));
+    for r in tile.rows() {
+        out.row(r)[0] = cell(r, args.u32(1) as u32, args.isa);
+    }
+}
+
+/// The lanes' sums, which are whole numbers.
+fn total(sums: &[f32; LANES]) -> u32 {
+    sums.iter().fold(0, |t, s| t.wrapping_add(*s as u32))
+}
+
+/// Each lane's chain, in its place.
+fn chains(a: &mut [f32; LANES], rounds: u32) {
+    for a in a {
+        *a = (0..rounds).fold(0.0, |sum, round| a.mul_add((round % 2) as f32, sum));
+    }
+}
+
+/// Sixteen chains at a time, all in registers.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn chains_avx512(a: &mut [f32; LANES], rounds: u32) {
+    use std::arch::x86_64::*;
+    for a in a.as_chunks_mut::<256>().0 {
+        let mut sums = [_mm512_setzero_ps(); 16];
+        for round in 0..rounds {
+            let b = _mm512_set1_ps((round % 2) as f32);
+            for (at, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: 16 of the chunk's 256 values, `at` from 0 to 15.
+                let a = unsafe { _mm512_loadu_ps(a.as_ptr().add(at * 16)) };
+                *sum = _mm512_fmadd_ps(a, b, *sum);
             }
-            out.row(r)[0] = products(&a, rounds);
         }
-        Ok(())
-    },
-};
+        for (at, sum) in sums.into_iter().enumerate() {
+            // SAFETY: as above.
+            unsafe { _mm512_storeu_ps(a.as_mut_ptr().add(at * 16), sum) };
+        }
+    }
+}
+
+/// Eight chains at a time.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn chains_avx2(a: &mut [f32; LANES], rounds: u32) {
+    use std::arch::x86_64::*;
+    for a in a.as_chunks_mut::<64>().0 {
+        let mut sums = [_mm256_setzero_ps(); 8];
+        for round in 0..rounds {
+            let b = _mm256_set1_ps((round % 2) as f32);
+            for (at, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: 8 of the chunk's 64 values, `at` from 0 to 7.
+                let a = unsafe { _mm256_loadu_ps(a.as_ptr().add(at * 8)) };
+                *sum = _mm256_fmadd_ps(a, b, *sum);
+            }
+        }
+        for (at, sum) in sums.into_iter().enumerate() {
+            // SAFETY: as above.
+            unsafe { _mm256_storeu_ps(a.as_mut_ptr().add(at * 8), sum) };
+        }
+    }
+}
 
 #[inline(always)]
 fn xor(words: &[u32]) -> u32 {

@@ -75,7 +75,7 @@ pub use scratch::Scratch;
 
 /// Every point of class cpu.
 pub fn points() -> impl Iterator<Item = &'static HostPoint> {
-    static SINGLE: [&HostPoint; 30] = [
+    static SINGLE: [&HostPoint; 29] = [
         &kv::TABLES,
         &rope::ROPE_ANGLES,
         &rope::ROPE,
@@ -97,7 +97,6 @@ pub fn points() -> impl Iterator<Item = &'static HostPoint> {
         &recurrent::RELU2,
         &sample::SAMPLE,
         &gauge::READ,
-        &gauge::PEAK,
         &variants::SCALE,
         &variants::SOFTCAP,
         &variants::GEGLU,
@@ -123,6 +122,7 @@ pub fn points() -> impl Iterator<Item = &'static HostPoint> {
         .chain(&attention::LATENT_POINTS)
         .chain(&latent::LATENT_WRITE)
         .chain(&fill::POINTS)
+        .chain(&gauge::PEAKS)
 }
 
 /// A point by its id.

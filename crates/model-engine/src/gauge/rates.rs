@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the device can do at best: reading memory, and integer products on a processor.
+//! What the device can do at best: reading memory, and products on a processor.
 
 use std::sync::Arc;
 
@@ -18,7 +18,9 @@ pub struct Rates {
     pub read_bytes: u64,
     /// Operations per second of 16-bit integer products, a multiply-add being two; `None` where the class has no such
     /// point.
-    pub operations: Option<f64>,
+    pub integer: Option<f64>,
+    /// The same of f32 multiply-adds.
+    pub float: Option<f64>,
 }
 
 /// A span of this size is read alone: larger than any cache. Smaller ones are read one after another.
@@ -43,7 +45,8 @@ pub fn rates(model: &TransformerModel) -> Result<Rates, GaugeError> {
     Ok(Rates {
         read: read_bytes as f64 / best,
         read_bytes,
-        operations: operations(device, &step)?,
+        integer: operations(device, &step, "i16")?,
+        float: operations(device, &step, "f32")?,
     })
 }
 
@@ -73,8 +76,8 @@ fn readers(device: &Reserved) -> Result<(Vec<Launch>, u64), GaugeError> {
     Ok((launches, spans.iter().map(size).sum()))
 }
 
-fn operations(device: &Reserved, step: &StepBlock) -> Result<Option<f64>, GaugeError> {
-    let Ok(kernel) = device.backend.resolve(&PointId::new("peak", "i16")) else {
+fn operations(device: &Reserved, step: &StepBlock, point: &str) -> Result<Option<f64>, GaugeError> {
+    let Ok(kernel) = device.backend.resolve(&PointId::new("peak", point)) else {
         return Ok(None);
     };
     let room = device.plan.memory.span(device.plan.staging).bytes / 4;

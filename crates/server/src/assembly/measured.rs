@@ -123,6 +123,15 @@ impl Measured {
         })
     }
 
+    /// The launches with the most operations a row.
+    fn heaviest(&self) -> Option<&metrale_circuit::Group> {
+        self.opened
+            .plan
+            .groups
+            .iter()
+            .max_by_key(|g| g.cost.flops_per_row)
+    }
+
     /// The arithmetic peak of the plan's largest linear layers, as DEVICES.toml states it.
     fn stated(&self) -> (Option<f64>, String) {
         let plan = &self.opened.plan;
@@ -132,9 +141,15 @@ impl Measured {
                 "operations: this device has no stated peak".to_owned(),
             );
         };
+<<<<<<< HEAD
         let costs = plan.groups.iter();
         let heaviest = most(costs.map(|g| (g.peak.as_str(), g.cost.flops_per_row)));
         let peak = heaviest.and_then(|peak| Some((peak, *device.flops.get(peak)?)));
+=======
+        let peak = self
+            .heaviest()
+            .and_then(|g| Some((&g.peak, *device.flops.get(&g.peak)?)));
+>>>>>>> 8450672 (Hold models of float weights against measured f32 multiply-adds in met bench; renew the golden plans)
         match peak {
             Some((peak, flops)) => (Some(flops), format!("stated: {peak} of {name}")),
             None => (None, format!("operations: no stated peak of {name}")),
@@ -157,11 +172,13 @@ impl Target for Measured {
 
     fn gauges(&mut self) -> Result<Gauges, TargetError> {
         let rates = gauge::rates(self.loaded()?).map_err(|e| TargetError::new(e.to_string()))?;
-        let (operations, operations_source) = match rates.operations {
-            Some(rate) => (
-                Some(rate),
-                "measured: 16-bit integer products of all threads".to_owned(),
-            ),
+        let heaviest = self.heaviest().map(|g| g.peak.as_str());
+        let (rate, what) = match heaviest {
+            Some("int16") => (rates.integer, "16-bit integer products"),
+            _ => (rates.float, "f32 multiply-adds"),
+        };
+        let (operations, operations_source) = match rate {
+            Some(rate) => (Some(rate), format!("measured: {what} of all threads")),
             None => self.stated(),
         };
         Ok(Gauges {
