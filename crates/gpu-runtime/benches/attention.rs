@@ -73,6 +73,7 @@ fn bench(backend: &HostBackend, elem: Elem, context: u32) {
         logits_rows: 1,
         slots: 1,
         blocks_per_slot: blocks,
+        tables: 1,
         history: 0,
         bias: 0,
     };
