@@ -123,13 +123,10 @@ impl Measured {
         })
     }
 
-    /// The launches with the most operations a row.
-    fn heaviest(&self) -> Option<&metrale_circuit::Group> {
-        self.opened
-            .plan
-            .groups
-            .iter()
-            .max_by_key(|g| g.cost.flops_per_row)
+    /// The peak that bounds most operations of a row.
+    fn heaviest(&self) -> Option<&str> {
+        let groups = self.opened.plan.groups.iter();
+        most(groups.map(|g| (g.peak.as_str(), g.cost.flops_per_row)))
     }
 
     /// The arithmetic peak of the plan's largest linear layers, as DEVICES.toml states it.
@@ -141,15 +138,9 @@ impl Measured {
                 "operations: this device has no stated peak".to_owned(),
             );
         };
-<<<<<<< HEAD
-        let costs = plan.groups.iter();
-        let heaviest = most(costs.map(|g| (g.peak.as_str(), g.cost.flops_per_row)));
-        let peak = heaviest.and_then(|peak| Some((peak, *device.flops.get(peak)?)));
-=======
         let peak = self
             .heaviest()
-            .and_then(|g| Some((&g.peak, *device.flops.get(&g.peak)?)));
->>>>>>> 8450672 (Hold models of float weights against measured f32 multiply-adds in met bench; renew the golden plans)
+            .and_then(|peak| Some((peak, *device.flops.get(peak)?)));
         match peak {
             Some((peak, flops)) => (Some(flops), format!("stated: {peak} of {name}")),
             None => (None, format!("operations: no stated peak of {name}")),
@@ -172,8 +163,7 @@ impl Target for Measured {
 
     fn gauges(&mut self) -> Result<Gauges, TargetError> {
         let rates = gauge::rates(self.loaded()?).map_err(|e| TargetError::new(e.to_string()))?;
-        let heaviest = self.heaviest().map(|g| g.peak.as_str());
-        let (rate, what) = match heaviest {
+        let (rate, what) = match self.heaviest() {
             Some("int16") => (rates.integer, "16-bit integer products"),
             _ => (rates.float, "f32 multiply-adds"),
         };
