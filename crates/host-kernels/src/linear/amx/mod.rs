@@ -290,7 +290,7 @@ fn weights<F: Planar>(work: &Work<'_, A16Block>, begin: usize, step: Step, fixed
     }
 }
 
-/// Asks for what [`weights`] reads next; past the last group, of nothing that is ours.
+/// Asks for what [`weights()`] reads next; past the last group, of nothing that is ours.
 #[inline]
 fn prefetch<F: Planar>(work: &Work<'_, A16Block>, group: usize, begin: usize, blocks: usize) {
     let (from, to) = (
