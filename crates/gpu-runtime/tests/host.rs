@@ -14,7 +14,9 @@ use metrale_core::{
 };
 use metrale_gpu_runtime::{
     ArenasId, BindError, Fence, GpuBackend, HostBackend, HostOptions, Launch, Loc, Progress, Queue,
+    StartError,
 };
+use metrale_host_kernels::team::allowed_cores;
 
 fn host() -> HostBackend {
     HostBackend::new(&HostOptions {
@@ -387,4 +389,31 @@ fn steps_of_other_limits_do_not_mix() {
     }
     let got = x(&backend, arenas);
     assert_eq!((got[0], got[8]), (4.0, 2.0));
+}
+
+#[test]
+fn threads_are_pinned_to_cores_that_there_are_or_not_at_all() {
+    let start = |threads, affinity: &[usize]| {
+        HostBackend::new(&HostOptions {
+            threads,
+            affinity: affinity.to_vec(),
+            ..HostOptions::default()
+        })
+    };
+    let core = allowed_cores()[0];
+    let pinned = start(0, &[core]).unwrap();
+    assert!(pinned.device().name.contains(", 1 threads"));
+    let error = start(2, &[core]).unwrap_err();
+    assert!(matches!(
+        error,
+        StartError::Cores {
+            threads: 2,
+            cores: 1
+        }
+    ));
+    for cores in [[core, core], [core, 100_000]] {
+        let error = start(0, &cores).unwrap_err();
+        assert!(matches!(error, StartError::Core { core: c, .. } if c == cores[1]));
+        assert!(error.to_string().contains("cannot pin a thread to core"));
+    }
 }

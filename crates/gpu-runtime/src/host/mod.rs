@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use metrale_core::{ArenaKind, Arg, MemoryPlan, PointId, RowRange, SpanId, StepBlock, StepLimits};
-use metrale_host_kernels::team::{Outcome, Team, TeamOptions, Ticket, Work};
+use metrale_host_kernels::team::{Outcome, Team, TeamOptions, Ticket, Work, allowed_cores};
 use metrale_host_kernels::{HostPoint, Isa, points};
 
 use crate::backend::{
@@ -33,24 +33,45 @@ use state::{LastUse, State};
 /// How the host backend is made.
 #[derive(Clone, Debug, Default)]
 pub struct HostOptions {
-    /// Threads of the team; 0 = one per core that the process may use.
+    /// Threads of the team; 0 = one per core in `affinity`, or, if that is empty, per core that the process may use.
     pub threads: usize,
     /// Instruction set; `None` = the best that the processor has.
     pub isa: Option<Isa>,
-    /// Cores to pin the threads to, in order; empty = the system places them, which is right when other jobs run.
+    /// Cores to pin the threads to, one each; empty = the system places them, which is right when other jobs run.
     pub affinity: Vec<usize>,
 }
 
 /// The team's threads could not be started.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "cannot start {threads} worker threads: {source}; lower --threads or the limit on processes"
-)]
-pub struct StartError {
-    /// How many were wanted.
-    pub threads: usize,
-    /// What the system said.
-    pub source: std::io::Error,
+pub enum StartError {
+    /// The system refuses threads.
+    #[error(
+        "cannot start {threads} worker threads: {source}; lower --threads or the limit on processes"
+    )]
+    Threads {
+        /// How many were wanted.
+        threads: usize,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Not one core for each thread.
+    #[error(
+        "{threads} worker threads and {cores} cores to pin them to; give --cpu-affinity one core for each, or leave out --threads"
+    )]
+    Cores {
+        /// How many threads were wanted.
+        threads: usize,
+        /// How many cores were named.
+        cores: usize,
+    },
+    /// A core that the process may not use, or one named twice.
+    #[error("cannot pin a thread to core {core}; it can be each of {allowed:?} once")]
+    Core {
+        /// The first such core.
+        core: usize,
+        /// Those that the process may use.
+        allowed: Vec<usize>,
+    },
 }
 
 /// The device of class `cpu`.
@@ -67,15 +88,27 @@ impl HostBackend {
     /// Starts the team.
     ///
     /// # Errors
-    /// [`StartError`] if the system refuses threads.
+    /// [`StartError`] if the system refuses threads, or the cores to pin them to are not to be had.
     pub fn new(options: &HostOptions) -> Result<HostBackend, StartError> {
-        let threads = match options.threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
-            n => n,
+        let threads = match (options.threads, options.affinity.len()) {
+            (0, 0) => std::thread::available_parallelism().map_or(1, usize::from),
+            (0, cores) => cores,
+            (threads, cores) if cores != 0 && cores != threads => {
+                return Err(StartError::Cores { threads, cores });
+            }
+            (threads, _) => threads,
         };
+        let mut allowed = allowed_cores();
+        for core in options.affinity.iter().copied() {
+            let Some(at) = allowed.iter().position(|c| *c == core) else {
+                let allowed = allowed_cores();
+                return Err(StartError::Core { core, allowed });
+            };
+            allowed.remove(at);
+        }
         let mut team = TeamOptions::new(threads);
         team.affinity.clone_from(&options.affinity);
-        let team = Team::new(&team).map_err(|source| StartError { threads, source })?;
+        let team = Team::new(&team).map_err(|source| StartError::Threads { threads, source })?;
         let isa = options.isa.unwrap_or_else(Isa::detect);
         Ok(HostBackend {
             info: run::device_info(isa, threads as u32),

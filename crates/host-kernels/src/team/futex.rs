@@ -83,6 +83,25 @@ impl Parking {
     }
 }
 
+/// The cores that the process may use, ascending; empty where the system does not say (Linux says).
+#[cfg(target_os = "linux")]
+pub(super) fn allowed() -> Vec<usize> {
+    // SAFETY: the set is a plain bit array, zero is a value of it, and the system writes no more than its size.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) != 0 {
+            return Vec::new();
+        }
+        let all = 0..libc::CPU_SETSIZE as usize;
+        all.filter(|core| libc::CPU_ISSET(*core, &set)).collect()
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn allowed() -> Vec<usize> {
+    Vec::new()
+}
+
 /// Pins the calling thread to a core. A core that the system does not have or allow leaves the thread where it is.
 #[cfg(target_os = "linux")]
 pub(super) fn pin(core: usize) {

@@ -46,7 +46,7 @@ pub trait Work: Send + Sync {
 pub struct TeamOptions {
     /// Threads, at least 1.
     pub threads: usize,
-    /// Cores to pin the threads to, one each, in order; empty = the system places them (Linux only).
+    /// Cores to pin the threads to, one each, in order, of [`allowed_cores`]; empty = the system places them.
     pub affinity: Vec<usize>,
     /// How long a thread without a tile spins before it parks. Long enough for the short launches between two
     /// contractions, short against a scheduler's time slice.
@@ -63,6 +63,13 @@ impl TeamOptions {
             spin: Duration::from_micros(50),
         }
     }
+}
+
+/// The cores that the process may use, ascending; empty where the system does not say (only Linux does), and then no
+/// thread can be pinned.
+#[must_use]
+pub fn allowed_cores() -> Vec<usize> {
+    futex::allowed()
 }
 
 /// Number of a submitted work, ascending from 1.

@@ -53,6 +53,8 @@ pub struct LoadOptions {
     pub device: Device,
     /// Worker threads; 0 = one per core that the process may use.
     pub threads: usize,
+    /// Cores to pin them to, one each; empty = the system places them.
+    pub affinity: Vec<usize>,
     /// Instruction set of class cpu; `None` = the best of the machine.
     pub isa: Option<Isa>,
     /// Format of the KV pool; `None` = the checkpoint's own float type, f16 for a GGUF.
@@ -113,6 +115,7 @@ impl LoadOptions {
             path: path.into(),
             device: Device::default(),
             threads: 0,
+            affinity: Vec::new(),
             isa: None,
             kv: None,
             kv_layers: KvLayers::default(),
@@ -143,7 +146,7 @@ impl LoadOptions {
         let host = HostOptions {
             threads: self.threads,
             isa: self.isa,
-            ..HostOptions::default()
+            affinity: self.affinity.clone(),
         };
         let cuda = CudaOptions {
             patience: self.step_timeout,

@@ -15,6 +15,9 @@ use crate::api::limits::Limits;
 use crate::assembly::{FAULTS, KvLayers, LoadOptions, SamplingFlags, Weights, fault_plan, kv_type};
 use crate::http::HttpConfig;
 
+/// A core's number is below this, as in the system's own sets of cores.
+const CORES: usize = 1024;
+
 /// The KV cache's element type, if it is given. The parser has checked its name.
 pub(super) fn kv(values: &Values<'_>) -> Option<Elem> {
     values.text("kv-cache-dtype").and_then(kv_type)
@@ -24,6 +27,32 @@ pub(super) fn kv(values: &Values<'_>) -> Option<Elem> {
 pub(super) fn kv_layers(values: &Values<'_>) -> Result<KvLayers, Failure> {
     let text = values.text("kv-cache-dtype-layers");
     text.map_or(Ok(KvLayers::default()), |t| t.parse().or_exit(Exit::Usage))
+}
+
+/// The cores of `--cpu-affinity`, as `0,2-4`, in order.
+pub(super) fn affinity(values: &Values<'_>) -> Result<Vec<usize>, Failure> {
+    let Some(text) = values.text("cpu-affinity") else {
+        return Ok(Vec::new());
+    };
+    let wrong = || {
+        let what =
+            format!("--cpu-affinity is {text}; it is a list of cores such as 0,2-4, below {CORES}");
+        Failure::text(Exit::Usage, what)
+    };
+    let core = |text: &str| -> Result<usize, Failure> {
+        let core = text.parse().ok().filter(|core: &usize| *core < CORES);
+        core.ok_or_else(wrong)
+    };
+    let mut cores = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (core(first)?, core(last)?);
+        if first > last {
+            return Err(wrong());
+        }
+        cores.extend(first..=last);
+    }
+    Ok(cores)
 }
 
 /// `METRALE_FAULT`, if it is set.
@@ -71,6 +100,7 @@ pub(super) fn engine(values: &Values<'_>, machine: &Machine) -> Result<LoadOptio
     Ok(LoadOptions {
         device: values.device("device").unwrap_or_default(),
         threads: values.count("threads").unwrap_or(defaults.threads),
+        affinity: affinity(values)?,
         isa: isa(machine)?,
         kv: kv(values),
         kv_layers: kv_layers(values)?,

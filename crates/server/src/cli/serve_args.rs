@@ -135,6 +135,13 @@ pub(super) const ENGINE: Group = Group {
             "Threads of the CPU team. Answers do not depend on it.",
         ),
         Flag::new(
+            "cpu-affinity",
+            "CORES",
+            Kind::Text,
+            "the system places them",
+            "Cores to pin the threads of the CPU team to, one each, such as 0,2-4. Without --threads, as many threads.",
+        ),
+        Flag::new(
             "accept-key",
             "KEY",
             Kind::Text,
