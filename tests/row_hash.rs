@@ -8,6 +8,7 @@
 mod support;
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use metrale_core::{Elem, KV_BLOCK, StepLimits};
 use metrale_gpu_runtime::Isa;
@@ -206,8 +207,11 @@ impl Running {
     fn finish(&mut self) {
         // A request needs at most its rows in steps, and some for queueing.
         for _ in 0..20_000 {
-            if self.driver.turn() == Turn::Idle {
-                return;
+            match self.driver.turn() {
+                Turn::Idle => return,
+                // For blocks that the populator is about to hand out: the engine's own loop parks here.
+                Turn::Waiting => std::thread::sleep(Duration::from_millis(1)),
+                Turn::Ran | Turn::Stopped => {}
             }
         }
         panic!("the driver does not come to rest");

@@ -5,6 +5,7 @@ mod support;
 
 use std::fs;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use metrale_core::{KV_BLOCK, StepLimits};
 use metrale_model_engine::EngineOptions;
@@ -92,8 +93,11 @@ fn survival_44_nan_logits_in_one_row_fail_that_request_alone() {
     };
     let mut rest = |until: &str| {
         for _ in 0..1000 {
-            if driver.turn() == Turn::Idle {
-                return;
+            match driver.turn() {
+                Turn::Idle => return,
+                // For blocks that the populator is about to hand out: the engine's own loop parks here.
+                Turn::Waiting => std::thread::sleep(Duration::from_millis(1)),
+                Turn::Ran | Turn::Stopped => {}
             }
         }
         panic!("the driver does not come to rest: {until}");

@@ -9,6 +9,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use metrale_cache::WindowOptions;
 use metrale_circuit::WindowPool;
@@ -175,10 +176,15 @@ impl Running {
 
     fn finish(&mut self) {
         for _ in 0..50_000 {
-            if self.driver.turn() == Turn::Idle {
-                self.driver.kv().cache().audit().unwrap();
-                assert_eq!(self.handle.stats().kv_used, 0, "blocks are held at the end");
-                return;
+            match self.driver.turn() {
+                Turn::Idle => {
+                    self.driver.kv().cache().audit().unwrap();
+                    assert_eq!(self.handle.stats().kv_used, 0, "blocks are held at the end");
+                    return;
+                }
+                // For blocks that the populator is about to hand out: the engine's own loop parks here.
+                Turn::Waiting => std::thread::sleep(Duration::from_millis(1)),
+                Turn::Ran | Turn::Stopped => {}
             }
         }
         panic!("the driver does not come to rest");

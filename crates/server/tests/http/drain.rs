@@ -83,12 +83,13 @@ fn a_drain_that_takes_too_long_is_cut() {
 fn a_server_that_leaves_answers_what_it_accepted() {
     let mut server = Server::new(config(), Script::hold("be"));
     let addr = server.addr;
+    // Before the other, so that it is accepted when the other's request has come in.
+    let mut idle = TcpStream::connect(addr).expect("connect");
     let client = std::thread::spawn(move || {
         let json = ("content-type", "application/json");
         let body = br#"{"prompt": "hi"}"#;
         crate::support::send(addr, "POST", "/v1/completions", &[json], body)
     });
-    let mut idle = TcpStream::connect(addr).expect("connect");
     server.engine.wait_requests(1);
     server.signal_leave();
     // Closed at once, while the other is still answered.
