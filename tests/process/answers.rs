@@ -94,17 +94,17 @@ fn a_deadline_ends_a_request_that_runs_or_waits() {
     let late = (504, "deadline_exceeded".to_owned());
     assert_eq!(met.post(path, &ask(100)).error(), late, "running");
     met.wait_running(0);
-    assert_eq!(met.metric("vllm:kv_cache_usage_perc"), 0.0);
+    met.wait_metric("vllm:kv_cache_usage_perc", 0.0);
     // Behind one that takes longer than it may wait, and is not touched by its end.
     let mut first = met.stream(path, &ask(600_000));
     first.next().expect("a first event");
     let waits = met.post(path, &ask(100));
     assert_eq!(waits.error(), late, "waiting");
-    assert_eq!(met.metric("vllm:num_requests_waiting"), 0.0);
+    met.wait_metric("vllm:num_requests_waiting", 0.0);
     first.next().expect("it goes on");
     drop(first);
     met.wait_running(0);
-    assert_eq!(met.metric("vllm:kv_cache_usage_perc"), 0.0);
+    met.wait_metric("vllm:kv_cache_usage_perc", 0.0);
 }
 
 #[test]

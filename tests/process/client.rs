@@ -92,9 +92,12 @@ impl Met {
 
     /// Waits until so many sequences run.
     pub(crate) fn wait_running(&self, count: usize) {
-        until("sequences that run", || {
-            (self.metric("vllm:num_requests_running") == count as f64).then_some(())
-        });
+        self.wait_metric("vllm:num_requests_running", count as f64);
+    }
+
+    /// Waits until a metric has this value: an answer can be there before the turn that counts its end.
+    pub(crate) fn wait_metric(&self, name: &str, value: f64) {
+        until(name, || (self.metric(name) == value).then_some(()));
     }
 }
 
