@@ -35,18 +35,22 @@ fn loaded(prepared: &Prepared) -> Result<TransformerModel> {
     loaded_on(prepared, setup()?.backend()?)
 }
 
-fn loaded_on(prepared: &Prepared, backend: Arc<dyn GpuBackend>) -> Result<TransformerModel> {
+fn options(class: &str) -> Result<PlanOptions> {
     let setup = setup()?;
-    let options = PlanOptions {
-        class: backend.device().class.clone(),
+    Ok(PlanOptions {
+        class: class.to_owned(),
         device: None,
-        kv: setup.kv.clone(),
+        kv: setup.kv,
         limits: setup.limits,
         kv_blocks: setup.kv_blocks,
         windows: Vec::new(),
         snapshots: 0,
         fuse: true,
-    };
+    })
+}
+
+fn loaded_on(prepared: &Prepared, backend: Arc<dyn GpuBackend>) -> Result<TransformerModel> {
+    let options = options(&backend.device().class)?;
     let plan = Arc::new(prepared.plan(&support::library()?, &options)?);
     Ok(load(prepared, plan, backend, |_| ())?)
 }
@@ -257,17 +261,7 @@ fn experts_in_fp8_are_refused_by_name() {
 
 /// Why a checkpoint has no plan on class cpu.
 fn planned(prepared: &Prepared) -> String {
-    let setup = setup().unwrap();
-    let options = PlanOptions {
-        class: "cpu".to_owned(),
-        device: None,
-        kv: setup.kv.clone(),
-        limits: setup.limits,
-        kv_blocks: setup.kv_blocks,
-        windows: Vec::new(),
-        snapshots: 0,
-        fuse: true,
-    };
+    let options = options("cpu").unwrap();
     match prepared.plan(&support::library().unwrap(), &options) {
         Ok(_) => "planned".to_owned(),
         Err(error) => error.to_string(),

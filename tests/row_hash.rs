@@ -8,7 +8,6 @@
 mod support;
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use metrale_core::{Elem, KV_BLOCK, StepLimits};
 use metrale_gpu_runtime::Isa;
@@ -19,6 +18,7 @@ use metrale_sampling::{Sampling, SamplingFields};
 use metrale_scheduler::{
     Delivery, Event, FinishReason, Handle, PlannerLimits, Request, RequestId, Stats, Turn,
 };
+use support::serving::turn;
 use support::{Result, Setup, fixture, on_gpu, served};
 
 /// Families, weight formats with arithmetic of their own, and heads of 64 and 128 columns, which GPU classes have kernels for.
@@ -207,11 +207,8 @@ impl Running {
     fn finish(&mut self) {
         // A request needs at most its rows in steps, and some for queueing.
         for _ in 0..20_000 {
-            match self.driver.turn() {
-                Turn::Idle => return,
-                // For blocks that the populator is about to hand out: the engine's own loop parks here.
-                Turn::Waiting => std::thread::sleep(Duration::from_millis(1)),
-                Turn::Ran | Turn::Stopped => {}
+            if turn(&mut self.driver) == Turn::Idle {
+                return;
             }
         }
         panic!("the driver does not come to rest");

@@ -5,7 +5,6 @@ mod support;
 
 use std::fs;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use metrale_core::{KV_BLOCK, StepLimits};
 use metrale_model_engine::EngineOptions;
@@ -15,6 +14,7 @@ use metrale_sampling::Sampling;
 use metrale_scheduler::{
     Delivery, Event, FaultKind, PlannerLimits, Request, RequestId, Scope, Turn,
 };
+use support::serving::turn;
 use support::{Result, Setup, TempCopy, fixture};
 
 /// A token whose embedding row is made NaN.
@@ -93,11 +93,8 @@ fn survival_44_nan_logits_in_one_row_fail_that_request_alone() {
     };
     let mut rest = |until: &str| {
         for _ in 0..1000 {
-            match driver.turn() {
-                Turn::Idle => return,
-                // For blocks that the populator is about to hand out: the engine's own loop parks here.
-                Turn::Waiting => std::thread::sleep(Duration::from_millis(1)),
-                Turn::Ran | Turn::Stopped => {}
+            if turn(&mut driver) == Turn::Idle {
+                return;
             }
         }
         panic!("the driver does not come to rest: {until}");

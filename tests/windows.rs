@@ -9,7 +9,6 @@ mod support;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use metrale_cache::WindowOptions;
 use metrale_circuit::WindowPool;
@@ -21,6 +20,7 @@ use metrale_sampling::Sampling;
 use metrale_scheduler::{
     Delivery, Event, Handle, Lookahead, PlannerLimits, Request, RequestId, Turn,
 };
+use support::serving::turn;
 use support::{Result, Setup, TempCopy, fixture, library, served};
 
 /// Families with windows: all layers have one, every second, every second.
@@ -176,15 +176,10 @@ impl Running {
 
     fn finish(&mut self) {
         for _ in 0..50_000 {
-            match self.driver.turn() {
-                Turn::Idle => {
-                    self.driver.kv().cache().audit().unwrap();
-                    assert_eq!(self.handle.stats().kv_used, 0, "blocks are held at the end");
-                    return;
-                }
-                // For blocks that the populator is about to hand out: the engine's own loop parks here.
-                Turn::Waiting => std::thread::sleep(Duration::from_millis(1)),
-                Turn::Ran | Turn::Stopped => {}
+            if turn(&mut self.driver) == Turn::Idle {
+                self.driver.kv().cache().audit().unwrap();
+                assert_eq!(self.handle.stats().kv_used, 0, "blocks are held at the end");
+                return;
             }
         }
         panic!("the driver does not come to rest");

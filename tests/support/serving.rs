@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use metrale_model_engine::engine::assemble;
+use metrale_model_engine::engine::{EngineDriver, assemble};
 use metrale_model_engine::{EngineOptions, TransformerModel};
 use metrale_sampling::Sampling;
 use metrale_scheduler::{Delivery, Event, Health, PlannerLimits, Request, RequestId, Turn};
@@ -68,4 +68,13 @@ pub(crate) fn serve(
     }
     let events = events.lock().map_err(|e| e.to_string())?.clone();
     Ok((events, handle.health()))
+}
+
+/// One turn; where requests wait for blocks that the populator is about to hand out, with a pause, as in the engine's own loop.
+pub(crate) fn turn(driver: &mut EngineDriver) -> Turn {
+    let turn = driver.turn();
+    if turn == Turn::Waiting {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    turn
 }

@@ -19,6 +19,16 @@ use metrale_host_kernels::packed_bytes;
 
 /// Most rows of a step.
 const ROWS: u32 = 512;
+/// Limits of its step.
+const LIMITS: StepLimits = StepLimits {
+    rows: ROWS,
+    logits_rows: 1,
+    slots: 1,
+    blocks_per_slot: 1,
+    tables: 1,
+    history: 0,
+    bias: 0,
+};
 /// Products of a measurement, at least.
 const PRODUCTS: u64 = 20_000_000;
 /// Turns; the best counts.
@@ -132,16 +142,7 @@ impl Linear<'_> {
         let w: Vec<SpanId> = (0..copies)
             .map(|_| span(elem, Unit::One, n * k, weight_bytes))
             .collect();
-        let limits = StepLimits {
-            rows: ROWS,
-            logits_rows: 1,
-            slots: 1,
-            blocks_per_slot: 1,
-            tables: 1,
-            history: 0,
-            bias: 0,
-        };
-        let arenas = backend.reserve(&plan, &limits).unwrap();
+        let arenas = backend.reserve(&plan, &LIMITS).unwrap();
         let kernel = backend
             .resolve(&PointId::new("linear", elem.name()))
             .unwrap();
@@ -191,16 +192,7 @@ impl Linear<'_> {
 
     /// Seconds of one product.
     fn run(&self, rows: u64, repeats: u64) -> f64 {
-        let limits = StepLimits {
-            rows: ROWS,
-            logits_rows: 1,
-            slots: 1,
-            blocks_per_slot: 1,
-            tables: 1,
-            history: 0,
-            bias: 0,
-        };
-        let mut step = StepBlock::new(Arc::new(StepLayout::new(limits)));
+        let mut step = StepBlock::new(Arc::new(StepLayout::new(LIMITS)));
         step.push_run(0, 0, &vec![0; rows as usize]).unwrap();
         let steps = repeats.div_ceil(self.copies);
         let begin = Instant::now();

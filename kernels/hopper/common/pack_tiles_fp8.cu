@@ -9,7 +9,7 @@
 //   paired    rows of [gate; up], 2 ffn rows, to the paired order; dst_rows_total is 2 ffn, ffn % 8 == 0
 //   all       block 256, grid any (132 blocks are enough); a warp takes 8 rows at a time; cols % 128 == 0; src is aligned to
 //             16 bytes; but the last, calls bring multiples of 8 rows from a multiple of 8 on. The call that brings the last row writes the padding.
-// Spec of the first: exact. Compiled, and not yet run on a device.
+// Spec of the first: exact.
 #include "fp8.cuh"
 #include "linear_tiles.cuh"
 #include "plain_rows.cuh"
@@ -51,10 +51,18 @@ struct Packed {
     __device__ void block_scale(u32 row, u32 block, float s) const {
         scales[((u64)(row / TILE_ROWS) * blocks + block) * 16 + row % TILE_ROWS / 8] = s;
     }
+    // A row of padding, by a warp: values and what scales are its own.
+    template <bool BLOCK>
+    __device__ void zero(u32 row, u32 lane, u32 chunks) const {
+        for (u32 c = lane; c < chunks; c += 32) put(row, c, make_uint4(0, 0, 0, 0));
+        if (!BLOCK && lane == 0) row_scale(row, 0.0f);
+        if (BLOCK && row % 8 == 0)
+            for (u32 b = lane; b < blocks; b += 32) block_scale(row, b, 0.0f);
+    }
 };
 
-// Walks groups of 8 rows that lie together in the packed tensor, a warp each; `one` gets the first row, its packed place and how
-// many of the 8 this call brings; padding is zero.
+// Walks groups of 8 rows that lie together in the packed tensor, a warp each; `fill` gets the first row, its packed place and how
+// many of the 8 this call brings, `zero` each row of padding.
 template <bool PAIRED, class Fill, class Zero>
 __device__ inline void groups(u32 rows, u32 first, u32 total, Fill fill, Zero zero) {
     u32 end = first + rows == total ? (total + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS : first + rows;
@@ -72,12 +80,7 @@ __device__ void pack_stored(const u8* src, u8* dst, u32 rows, u32 cols, u32 firs
     Packed to(dst, cols, total);
     u32 lane = threadIdx.x % 32, chunks = cols / 16, per_row = BLOCK ? to.blocks : 1;
     u64 pitch = cols + (u64)(4 * per_row + 127) / 128 * 128;
-    auto zero = [&](u32 row) {
-        for (u32 c = lane; c < chunks; c += 32) to.put(row, c, make_uint4(0, 0, 0, 0));
-        if (!BLOCK && lane == 0) to.row_scale(row, 0.0f);
-        if (BLOCK && row % 8 == 0)
-            for (u32 b = lane; b < to.blocks; b += 32) to.block_scale(row, b, 0.0f);
-    };
+    auto zero = [&](u32 row) { to.zero<BLOCK>(row, lane, chunks); };
     auto fill = [&](u32 row, u32 place, u32 count) {
         for (u32 i = 0; i < count; ++i) {
             const u8* from = src + (u64)(row + i - first) * pitch;
@@ -96,12 +99,7 @@ __device__ void pack_quantized(const u8* src, u8* dst, u32 rows, u32 cols, u32 f
     Packed to(dst, cols, total);
     u32 lane = threadIdx.x % 32, chunks = cols / 16;
     u64 pitch = (u64)cols * P::BYTES;
-    auto zero = [&](u32 row) {
-        for (u32 c = lane; c < chunks; c += 32) to.put(row, c, make_uint4(0, 0, 0, 0));
-        if (!BLOCK && lane == 0) to.row_scale(row, 0.0f);
-        if (BLOCK && row % 8 == 0)
-            for (u32 b = lane; b < to.blocks; b += 32) to.block_scale(row, b, 0.0f);
-    };
+    auto zero = [&](u32 row) { to.zero<BLOCK>(row, lane, chunks); };
     auto fill = [&](u32 row, u32 place, u32 count) {
         const u8* from = src + (u64)(row - first) * pitch;
         float scale, inverse;

@@ -226,6 +226,19 @@ impl Pages {
             None => Err(DeviceFault::rejected("a piece of host memory vanished")),
         }
     }
+
+    /// A page's address in host memory and its bytes, and the place on the device whose turn it is.
+    fn turn(
+        &mut self,
+        page: u32,
+        allocations: &Allocations,
+    ) -> Result<(u64, usize, usize), DeviceFault> {
+        let (piece, at) = self.piece(page, allocations)?;
+        let address = piece.byte_address(at);
+        let place = self.next;
+        self.next = (place + 1) % PLACES;
+        Ok((address, self.page_bytes as usize, place))
+    }
 }
 
 fn pages_of_piece(page_bytes: u64) -> u32 {
@@ -318,11 +331,8 @@ impl State {
             return Err(no_pages());
         };
         let pages = pages.get_mut(&id).ok_or_else(no_pages)?;
-        let (piece, at) = pages.piece(page, allocations)?;
-        let to = piece.byte_address(at);
-        let bytes = pages.page_bytes as usize;
-        let place = &pages.places[pages.next];
-        pages.next = (pages.next + 1) % PLACES;
+        let (to, bytes, place) = pages.turn(page, allocations)?;
+        let place = &pages.places[place];
         place.free.hold(stream)?;
         pages.parts.copy(index, place.at, true, stream)?;
         place.ready.record(stream)?;
@@ -352,11 +362,8 @@ impl State {
             return Err(no_pages());
         };
         let pages = pages.get_mut(&id).ok_or_else(no_pages)?;
-        let (piece, at) = pages.piece(page, allocations)?;
-        let from = piece.byte_address(at);
-        let bytes = pages.page_bytes as usize;
-        let place = &pages.places[pages.next];
-        pages.next = (pages.next + 1) % PLACES;
+        let (from, bytes, place) = pages.turn(page, allocations)?;
+        let place = &pages.places[place];
         place.free.hold(&transfers.stream)?;
         let (transfer, end, _) = transfers.start(|stream| {
             // SAFETY: as in `page_out`; the page is not written before this transfer has ended.

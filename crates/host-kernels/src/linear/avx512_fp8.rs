@@ -4,10 +4,10 @@
 
 use std::arch::x86_64::*;
 
+use super::avx512_plain::store;
 use super::fp8::SCALED;
 use super::{Work, avx2_fp8};
 use crate::formats::fp8::{COLUMNS, HEAD, PACKED};
-use crate::lanes::F8;
 use crate::layout::GROUP;
 
 /// How far ahead of the arithmetic weights are asked for, in each group.
@@ -77,16 +77,7 @@ fn block<const P: usize, const R: usize>(work: &mut Work<'_, f32>, row: usize, g
             }
         }
     }
-    for (r, total) in total.into_iter().enumerate() {
-        for (p, total) in total.into_iter().enumerate() {
-            let mut out = [F8::ZERO; 2];
-            // SAFETY: sixteen values.
-            unsafe { _mm512_storeu_ps(out.as_mut_ptr().cast(), total) };
-            for (g, out) in out.into_iter().enumerate() {
-                work.store(row + r, group + 2 * p + g, out);
-            }
-        }
-    }
+    store(work, row, group, total);
 }
 
 /// The chains of one block.

@@ -143,6 +143,17 @@ fn block<F: Load2, const P: usize, const R: usize>(
             begin = end;
         }
     }
+    store(work, row, group, total);
+}
+
+/// Stores `R` rows of `P` pairs of groups.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn store<const P: usize, const R: usize>(
+    work: &mut Work<'_, f32>,
+    row: usize,
+    group: usize,
+    total: [[__m512; P]; R],
+) {
     for (r, total) in total.into_iter().enumerate() {
         for (p, total) in total.into_iter().enumerate() {
             let mut out = [F8::ZERO; 2];

@@ -2,12 +2,21 @@
 //! SURVIVAL 48: the first signal drains, the second one stops.
 
 use std::io::Read;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
+use std::thread::JoinHandle;
 
 use metrale_server::http::Ended;
 use serde_json::json;
 
 use crate::support::{Script, Server, config};
+
+/// A client that asks for a completion: what it has read when its connection ends.
+fn asks(addr: SocketAddr) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 16\r\n\r\n{\"prompt\": \"hi\"}";
+        crate::support::raw(addr, &[head.as_bytes()])
+    })
+}
 
 #[test]
 fn survival_48_a_drain_finishes_what_runs_and_takes_nothing_new() {
@@ -49,11 +58,7 @@ fn survival_48_a_drain_finishes_what_runs_and_takes_nothing_new() {
 #[test]
 fn survival_48_the_second_signal_stops_at_once() {
     let mut server = Server::new(config(), Script::hold("be"));
-    let addr = server.addr;
-    let client = std::thread::spawn(move || {
-        let head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 16\r\n\r\n{\"prompt\": \"hi\"}";
-        crate::support::raw(addr, &[head.as_bytes()])
-    });
+    let client = asks(server.addr);
     server.engine.wait_requests(1);
     server.signal_drain();
     server.signal_stop();
@@ -67,11 +72,7 @@ fn a_drain_that_takes_too_long_is_cut() {
     let mut config = config();
     config.limits.drain = std::time::Duration::from_millis(100);
     let mut server = Server::new(config, Script::hold("be"));
-    let addr = server.addr;
-    let client = std::thread::spawn(move || {
-        let head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 16\r\n\r\n{\"prompt\": \"hi\"}";
-        crate::support::raw(addr, &[head.as_bytes()])
-    });
+    let client = asks(server.addr);
     server.engine.wait_requests(1);
     server.signal_drain();
     assert_eq!(server.ended(), Ended::Cut);
@@ -103,11 +104,7 @@ fn a_server_that_leaves_answers_what_it_accepted() {
 #[test]
 fn a_server_that_leaves_waits_half_a_second_at_most() {
     let mut server = Server::new(config(), Script::hold("be"));
-    let addr = server.addr;
-    let client = std::thread::spawn(move || {
-        let head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 16\r\n\r\n{\"prompt\": \"hi\"}";
-        crate::support::raw(addr, &[head.as_bytes()])
-    });
+    let client = asks(server.addr);
     server.engine.wait_requests(1);
     server.signal_leave();
     assert_eq!(server.ended(), Ended::Left);
