@@ -59,7 +59,7 @@ struct Shape {
 
 #define POINT_ENUM(NAME, ...) P_##NAME,
 enum Point {
-    SPLIT_POINTS(POINT_ENUM) SPLIT_BF16_POINTS(POINT_ENUM) HALVES_POINTS(POINT_ENUM) SERIAL_POINTS(POINT_ENUM) POINTS
+    SPLIT_POINTS(POINT_ENUM) SPLIT_BF16_POINTS(POINT_ENUM) HALVES_POINTS(POINT_ENUM) SERIAL_POINTS(POINT_ENUM) P_t192, POINTS
 };
 
 enum Schedule { SPLIT_K, HALVES_OF_K, SERIAL_K };
@@ -68,26 +68,27 @@ struct PointFacts {
     const char* name;
     const void* kernels[3][2]; // by format; linear, swiglu; null where there is none
     Schedule schedule;
-    u32 rows, threads, shared, shared_blocks, tokens, folded; // rows a block; f8_block's shared memory; tokens a
+    u32 rows, threads, shared[3], tokens, folded; // rows a block; shared memory by format; tokens a
     // tile with S = 1, with more
 };
 
 static const PointFacts& facts(Point p) {
 #define KERNELS(FORMAT, NAME) {(void*)linear_##FORMAT##_##NAME, (void*)linear_swiglu_##FORMAT##_##NAME}
-#define KERNELS(FORMAT, NAME) {(void*)linear_##FORMAT##_##NAME, (void*)linear_swiglu_##FORMAT##_##NAME}
 #define SPLIT_REST(GROUPS, N, STAGES)                                                                           \
-    SPLIT_K, GROUPS * 64, GROUPS * 128 + 32, Split<GROUPS, N, STAGES>::BYTES, Split<GROUPS, N, STAGES, true>::BYTES, N, N
+    SPLIT_K, GROUPS * 64, GROUPS * 128 + 32, {Split<GROUPS, N, STAGES>::BYTES, Split<GROUPS, N, STAGES, RowScales>::BYTES, Split<GROUPS, N, STAGES, BlockScales>::BYTES}, N, N
 #define SPLIT_FACTS(NAME, GROUPS, N, STAGES, BLOCKS)                                                            \
     {#NAME, {KERNELS(bf16, NAME), KERNELS(f8_row, NAME), KERNELS(f8_block, NAME)}, SPLIT_REST(GROUPS, N, STAGES)},
 #define SPLIT_BF16_FACTS(NAME, GROUPS, N, STAGES, BLOCKS) {#NAME, {KERNELS(bf16, NAME), {}, {}}, SPLIT_REST(GROUPS, N, STAGES)},
 #define HALVES_FACTS(NAME, A, N, STAGES)                                                                        \
     {#NAME, {{(void*)linear_bf16_##NAME, nullptr}, {(void*)linear_f8_row_##NAME, nullptr}, {(void*)linear_f8_block_##NAME, nullptr}}, \
-     HALVES_OF_K, 128 * A, 384, Halves<N, STAGES>::BYTES, Halves<N, STAGES, true>::BYTES, N, N},
+     HALVES_OF_K, 128 * A, 384, {Halves<N, STAGES>::BYTES, Halves<N, STAGES, RowScales>::BYTES, Halves<N, STAGES, BlockScales>::BYTES}, N, N},
 #define SERIAL_FACTS(NAME, N, STAGES, FOLD_N, FOLD_STAGES)                                                      \
     {#NAME, {KERNELS(bf16, NAME), {}, {}}, SERIAL_K, 128, 384,                                                  \
-     std::max(Serial<N, STAGES>::BYTES, Serial<FOLD_N, FOLD_STAGES>::BYTES), Serial<FOLD_N, FOLD_STAGES, true>::BYTES, N, FOLD_N},
+     {std::max(Serial<N, STAGES>::BYTES, Serial<FOLD_N, FOLD_STAGES>::BYTES), Serial<FOLD_N, FOLD_STAGES, RowScales>::BYTES, \
+      Serial<FOLD_N, FOLD_STAGES, BlockScales>::BYTES}, N, FOLD_N},
     static PointFacts all[POINTS] = {SPLIT_POINTS(SPLIT_FACTS) SPLIT_BF16_POINTS(SPLIT_BF16_FACTS)
-                                       HALVES_POINTS(HALVES_FACTS) SERIAL_POINTS(SERIAL_FACTS)};
+                                       HALVES_POINTS(HALVES_FACTS) SERIAL_POINTS(SERIAL_FACTS)
+                                       {"t192", {{}, KERNELS(f8_row, t192), {}}, SERIAL_K, 128, 384, {0, Serial<192, 5, RowScales>::BYTES, 0}, 192, 192}};
     const void* t128[2][2] = {KERNELS(f8_row, t128), KERNELS(f8_block, t128)};
     memcpy(all[P_t128].kernels[F8_ROW], t128, sizeof t128);
     return all[p];
@@ -97,6 +98,7 @@ static const PointFacts& facts(Point p) {
 static bool takes(Point p, const Shape& s) {
     const PointFacts& f = facts(p);
     bool segments = f.schedule != HALVES_OF_K || s.segments() == 2 || s.segments() == 4;
+    segments = segments && (p != P_t192 || s.segments() == 1);
     return segments && f.kernels[s.format][s.paired] != nullptr;
 }
 
@@ -147,7 +149,7 @@ static void launch(cudaStream_t stream, Point p, const Shape& s, const Call& c, 
                      : f.schedule == HALVES_OF_K ? dim3(tiles * cluster, token_tiles)
                                                  : dim3(132);
     config.blockDim = dim3(f.threads);
-    config.dynamicSmemBytes = s.format == F8_BLOCK ? f.shared_blocks : f.shared;
+    config.dynamicSmemBytes = f.shared[s.format];
     config.stream = stream;
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeClusterDimension;
@@ -183,7 +185,7 @@ static int clusters_held(Point p, u32 blocks) {
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(132 * 8 / blocks * blocks);
     config.blockDim = dim3(f.threads);
-    config.dynamicSmemBytes = f.shared;
+    config.dynamicSmemBytes = f.shared[BF16];
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim.x = blocks;
@@ -191,7 +193,7 @@ static int clusters_held(Point p, u32 blocks) {
     config.attrs = &attribute;
     config.numAttrs = 1;
     int held = 0;
-    CHECK(cudaFuncSetAttribute(f.kernels[BF16][0], cudaFuncAttributeMaxDynamicSharedMemorySize, f.shared));
+    CHECK(cudaFuncSetAttribute(f.kernels[BF16][0], cudaFuncAttributeMaxDynamicSharedMemorySize, f.shared[BF16]));
     CHECK(cudaOccupancyMaxActiveClusters(&held, f.kernels[BF16][0], &config));
     return held;
 }

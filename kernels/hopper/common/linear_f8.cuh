@@ -6,11 +6,11 @@
 #include "linear_tiles.cuh"
 
 __device__ inline RowScales row_scales(const u8* x, const u8* w, u32 k, u32 n) {
-    u64 tiles = (u64)(n + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS * k;
+    u64 tiles = (u64)tile_rows(n) * k;
     return RowScales{(const float*)(w + tiles), x + k, k + 128};
 }
 
 __device__ inline BlockScales block_scales(const u8* w, u32 k, u32 n, const TensorMap* tokens) {
-    u64 tiles = (u64)(n + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS * k;
+    u64 tiles = (u64)tile_rows(n) * k;
     return BlockScales{w + tiles, tokens};
 }

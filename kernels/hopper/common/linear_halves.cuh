@@ -9,19 +9,19 @@
 
 #include "linear_serial.cuh"
 
-template <u32 N, u32 STAGES, bool BLOCK_SCALES = false>
+template <u32 N, u32 STAGES, class Scales = Unscaled>
 struct Halves {
-    using Ring = Serial<N, STAGES, BLOCK_SCALES>;
+    using Ring = Serial<N, STAGES, Scales>;
     static constexpr u32 FOLD = (Ring::BYTES + 7) / 8 * 8, BYTES = FOLD + 8; // its barrier comes last
     static_assert(TILE_ROWS * N * 4 <= Ring::BARRIERS, "what is sent fits over the ring");
 };
 
 template <class Format, u32 A, u32 N, u32 STAGES, class Scales, class Out>
 __device__ void linear_halves(const TensorMap* map, const u8* w, u32 blocks, u32 n, u32 rows, const Scales& scales, const Out& out) {
-    using Sizes = Serial<N, STAGES, Scales::BLOCKS>;
+    using Sizes = Serial<N, STAGES, Scales>;
     extern __shared__ __align__(1024) u8 shared[];
     u32 base = shared_address(shared), full = base + Sizes::BARRIERS, empty = full + STAGES * 8;
-    u32 fold = base + Halves<N, STAGES, Scales::BLOCKS>::FOLD;
+    u32 fold = base + Halves<N, STAGES, Scales>::FOLD;
     u32 rank = cluster_rank(), a = rank % A, h = rank / A, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     u32 tiles = (n + TILE_ROWS - 1) / TILE_ROWS, tile = blockIdx.x / (2 * A) * A + a, first_token = blockIdx.y * N;
     u32 segments = linear_segments(blocks, n), mine = segments / 2;
@@ -97,7 +97,10 @@ __device__ void linear_halves(const TensorMap* map, const u8* w, u32 blocks, u32
     } else {
         take_registers<224>();
         float d[N / 2], part[Format::PROMOTE ? N / 2 : 1], sum[N / 2];
-        u32 group = warp / 4, previous = 0;
+        u32 group = warp / 4, previous = 0, row = tile * TILE_ROWS + warp * 16;
+        wait_for_earlier(); // for the scales of tokens; also the producer waits, before it loads tokens
+        Ends<N, Scales, Out> ends;
+        if (h == 1) ends.fetch(scales, out, n, row, first_token, rows);
         auto release = [&](u32 stage) {
             if (lane == 0) barrier_arrive(empty + stage * 8);
             if (A == 2 && lane == 1) barrier_arrive_at(empty + stage * 8, rank ^ 1); // it writes to this block, too
@@ -108,6 +111,7 @@ __device__ void linear_halves(const TensorMap* map, const u8* w, u32 blocks, u32
 #pragma unroll
                 for (u32 i = 0; i < N / 2; ++i) sum[i] = d[i];
             }
+            if constexpr (Format::PROMOTE) begin_sum(part, scales);
             for (u32 block = first; block < last; ++block) {
                 barrier_wait(full + stage * 8, parity);
                 u64 weights = operand(base + stage * Sizes::STAGE + group * HALF_BYTES);
@@ -122,13 +126,13 @@ __device__ void linear_halves(const TensorMap* map, const u8* w, u32 blocks, u32
                     wgmma_wait<0>();
                     settle(d);
                     if constexpr (Scales::BLOCKS) {
-                        add_scaled<N>(part, d, shared + Sizes::SCALES + stage * Sizes::SCALE_STAGE, warp, block, block == first);
+                        add_scaled<N>(part, d, shared + Sizes::SCALES + stage * Sizes::SCALE_STAGE, warp, block);
                         __syncwarp(); // the scales have been read
                     }
                     release(stage);
                     if constexpr (!Scales::BLOCKS) {
 #pragma unroll
-                        for (u32 i = 0; i < N / 2; ++i) part[i] = block == first ? d[i] : part[i] + d[i];
+                        for (u32 i = 0; i < N / 2; ++i) part[i] = part[i] + d[i];
                     }
                 } else {
                     if (block != first) {
@@ -149,7 +153,6 @@ __device__ void linear_halves(const TensorMap* map, const u8* w, u32 blocks, u32
             }
         }
         cluster_sync(); // all blocks have done with their rings
-        wait_for_earlier(); // has been: the scales of tokens, read below, were written by an earlier launch
 
         // d: the last segment of this half; sum: the one before, if there are two.
         if (h == 0) {
@@ -168,7 +171,8 @@ __device__ void linear_halves(const TensorMap* map, const u8* w, u32 blocks, u32
                 sum[i] = mine == 2 ? p.x + sum[i] + d[i] : p.x + d[i];
                 sum[i + 1] = mine == 2 ? p.y + sum[i + 1] + d[i + 1] : p.y + d[i + 1];
             }
-            if (tile < tiles) write_tile<N>(out, scales, sum, tile * TILE_ROWS + warp * 16, first_token, rows);
+            ends.share((float*)(shared + Sizes::HELD) + group * 2 * N);
+            if (tile < tiles) write_tile<N>(out, scales, ends, sum, row, first_token, rows);
         }
     }
 }

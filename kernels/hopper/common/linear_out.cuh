@@ -16,13 +16,13 @@ __device__ inline float swiglu(float g, float u) {
 
 // What a sum is multiplied with at the end: nothing, or weight scale, then activation scale (spec qgmma128_row).
 struct Unscaled {
-    static constexpr bool BLOCKS = false;
+    static constexpr bool BLOCKS = false, ROWS = false;
     __device__ float weight(u32) const { return 1.0f; }
     __device__ float token(u32) const { return 1.0f; }
     __device__ float apply(float sum, float, float) const { return sum; }
 };
 struct RowScales {
-    static constexpr bool BLOCKS = false;
+    static constexpr bool BLOCKS = false, ROWS = true;
     const float* weights; // [packed rows]
     const u8* tokens;     // that of token 0
     u32 pitch;            // bytes from token to token
@@ -36,7 +36,7 @@ struct RowScales {
 // Scales of 128 k (spec qgmma128_block): each k block brings them to shared memory, [tokens][4] f32 of four k blocks (16 bytes is the
 // least that a box takes), then one f32 for each eight packed rows; the sum takes fma(chain, weight scale * token scale, sum).
 struct BlockScales {
-    static constexpr bool BLOCKS = true;
+    static constexpr bool BLOCKS = true, ROWS = false;
     const u8* weights;       // f32 [packed rows / 128][k blocks][16]
     const TensorMap* tokens; // f32, box [4, tokens of a box]
 
@@ -48,9 +48,16 @@ struct BlockScales {
     }
 };
 
+// What a sum of chains begins at: -0 + c is c, to the sign of a zero; products of block scales begin at +0.
+template <u32 COUNT, class Scales>
+__device__ inline void begin_sum(float (&sum)[COUNT], const Scales&) {
+#pragma unroll
+    for (u32 i = 0; i < COUNT; ++i) sum[i] = Scales::BLOCKS ? 0.0f : -0.0f;
+}
+
 // sum = fma(chain, scale, sum), of a k block's chains `d` and its scales in shared memory; `warp` of the block.
 template <u32 N>
-__device__ inline void add_scaled(float (&sum)[N / 2], const float (&d)[N / 2], const u8* scales, u32 warp, u32 block, bool first) {
+__device__ inline void add_scaled(float (&sum)[N / 2], const float (&d)[N / 2], const u8* scales, u32 warp, u32 block) {
     float2 w = *(const float2*)(scales + N * 16 + warp * 8);
     const u8* tokens = scales + threadIdx.x % 4 * 32 + block % 4 * 4;
 #pragma unroll
@@ -58,25 +65,21 @@ __device__ inline void add_scaled(float (&sum)[N / 2], const float (&d)[N / 2], 
 #pragma unroll
         for (u32 i = 0; i < 2; ++i) {
             float x = *(const float*)(tokens + j * 128 + i * 16);
-            sum[4 * j + i] = fmaf(d[4 * j + i], w.x * x, first ? 0.0f : sum[4 * j + i]);
-            sum[4 * j + 2 + i] = fmaf(d[4 * j + 2 + i], w.y * x, first ? 0.0f : sum[4 * j + 2 + i]);
+            sum[4 * j + i] = fmaf(d[4 * j + i], w.x * x, sum[4 * j + i]);
+            sum[4 * j + 2 + i] = fmaf(d[4 * j + 2 + i], w.y * x, sum[4 * j + 2 + i]);
         }
     }
 }
 
-// y[token, y_col + out] = sum (+ bias[out]), f32.
+// y[token, y_col + out] = sum + shift, f32; shift is the bias, or -0, which changes no sum, not even a zero's sign.
 struct Linear {
     static constexpr bool PAIRED = false;
     float* y;
     const float* bias; // or null
     u32 n, y_ld;
 
-    __device__ float* column(u32 out) const { return y + out; }
-    __device__ float shift(u32 out) const { return bias != nullptr ? bias[out] : 0.0f; }
-    // `shift` is added only where there is a bias: -0 + 0 would lose its sign.
-    __device__ void store(float* column, float shift, u32 token, float sum) const {
-        column[(u64)token * y_ld] = bias != nullptr ? sum + shift : sum;
-    }
+    __device__ float* place(u32 out, u32 token) const { return y + (u64)token * y_ld + out; }
+    __device__ float shift(u32 out) const { return bias != nullptr ? bias[out] : -0.0f; }
 };
 
 // h[token, j] = silu(gate) * up in bf16, of paired weights.

@@ -22,14 +22,15 @@ __device__ inline void leave_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-template <u32 N, u32 STAGES, bool BLOCK_SCALES = false>
+template <u32 N, u32 STAGES, class Scales = Unscaled>
 struct Serial {
     static constexpr u32 CONSUMERS = 256, THREADS = CONSUMERS + 128;
     static constexpr u32 STAGE = TILE_BYTES + N * BLOCK_BYTES;
     static constexpr u32 BARRIERS = STAGES * STAGE;
     static constexpr u32 SCALES = (BARRIERS + STAGES * 16 + 127) / 128 * 128;
-    static constexpr u32 SCALE_BYTES = BLOCK_SCALES ? N * 16 + 64 : 0, SCALE_STAGE = (SCALE_BYTES + 127) / 128 * 128;
-    static constexpr u32 BYTES = SCALES + STAGES * SCALE_STAGE;
+    static constexpr u32 SCALE_BYTES = Scales::BLOCKS ? N * 16 + 64 : 0, SCALE_STAGE = (SCALE_BYTES + 127) / 128 * 128;
+    static constexpr u32 HELD = SCALES + STAGES * SCALE_STAGE; // scales of tokens that a tile ends with; two tiles a warpgroup
+    static constexpr u32 BYTES = HELD + (Scales::ROWS ? 2 * 2 * N * 4 : 0);
 };
 
 // The tiles in the order in which clusters take them: bands of eight token tiles, in a band token tiles run fastest, so that the
@@ -46,39 +47,91 @@ struct Raster {
     }
 };
 
-// Sums of one warpgroup, from registers to memory: 32-byte sectors for f32 (eight neighbouring rows of one token).
-template <u32 N, class Scales>
-__device__ void write_tile(const Linear& out, const Scales& scales, const float (&d)[N / 2], u32 row, u32 first_token, u32 tokens) {
-    u32 lane = threadIdx.x % 32, target = row + lane / 4;
-    bool low = target < out.n, high = target + 8 < out.n;
-    float *column = out.column(target), shift_low = low ? out.shift(target) : 0.0f;
-    float shift_high = high ? out.shift(target + 8) : 0.0f;
-    float scale_low = scales.weight(target), scale_high = scales.weight(target + 8);
+// What a warpgroup's tile ends with, fetched when it begins: a load where it ends would hold up the tensor cores. Scales of tokens
+// are spread over the threads until `share`.
+template <u32 N, class Scales, class Out>
+struct Ends {
+    static constexpr u32 TOKENS = Scales::ROWS ? (N + 127) / 128 : 1; // a thread
+    float low = 1.0f, high = 1.0f, shift_low = -0.0f, shift_high = -0.0f, token[TOKENS];
+    const float* tokens; // in shared memory
+
+    // Of packed rows `row` + lane / 4 and 8 further; past the end the last row and token again.
+    __device__ void fetch(const Scales& scales, const Out& out, u32 n, u32 row, u32 first_token, u32 rows) {
+        u32 target = row + threadIdx.x % 32 / 4;
+        if constexpr (Scales::ROWS) {
+            u32 last = tile_rows(n) - 1;
+            low = scales.weight(min(target, last));
+            high = scales.weight(min(target + 8, last));
 #pragma unroll
-    for (u32 j = 0; j < N / 8; ++j) {
-#pragma unroll
-        for (u32 i = 0; i < 2; ++i) {
-            u32 token = first_token + 8 * j + 2 * (lane % 4) + i;
-            if (token >= tokens) continue;
-            float scale = scales.token(token);
-            if (low) out.store(column, shift_low, token, scales.apply(d[4 * j + i], scale_low, scale));
-            if (high) out.store(column + 8, shift_high, token, scales.apply(d[4 * j + 2 + i], scale_high, scale));
+            for (u32 i = 0; i < TOKENS; ++i) token[i] = scales.token(min(first_token + threadIdx.x % 128 + 128 * i, rows - 1));
         }
+        if constexpr (!Out::PAIRED) {
+            shift_low = out.shift(min(target, n - 1));
+            shift_high = out.shift(min(target + 8, n - 1));
+        }
+    }
+    // Of a warpgroup; `held` is N values that nobody reads any more.
+    __device__ void share(float* held) {
+        if constexpr (Scales::ROWS) {
+#pragma unroll
+            for (u32 i = 0; i < TOKENS; ++i) {
+                u32 at = threadIdx.x % 128 + 128 * i;
+                if (at < N) held[at] = token[i];
+            }
+            sync_threads(1 + threadIdx.x / 128, 128);
+        }
+        tokens = held;
+    }
+    // Of tokens 2 pair and 2 pair + 1 of the tile.
+    __device__ float2 pair(u32 pair) const {
+        if constexpr (Scales::ROWS) return *(const float2*)(tokens + 2 * pair);
+        return make_float2(1.0f, 1.0f);
+    }
+};
+
+// Sums of one warpgroup, from registers to memory: 32-byte sectors for f32 (eight neighbouring rows of one token). A tile that lies
+// wholly inside asks nothing on the way.
+template <u32 N, class Scales>
+__device__ void write_tile(const Linear& out, const Scales& scales, const Ends<N, Scales, Linear>& ends, const float (&d)[N / 2],
+                           u32 row, u32 first_token, u32 tokens) {
+    u32 lane = threadIdx.x % 32, target = row + lane / 4, ld = out.y_ld;
+    auto write = [&](auto inside) {
+        float* y = out.place(target, first_token + 2 * (lane % 4));
+        bool low = inside || target < out.n, high = inside || target + 8 < out.n;
+#pragma unroll
+        for (u32 j = 0; j < N / 8; ++j) {
+            float2 scale = ends.pair(4 * j + lane % 4);
+#pragma unroll
+            for (u32 i = 0; i < 2; ++i) {
+                bool live = inside || first_token + 8 * j + 2 * (lane % 4) + i < tokens;
+                float* at = y + i * ld;
+                if (live && low) *at = scales.apply(d[4 * j + i], ends.low, i == 0 ? scale.x : scale.y) + ends.shift_low;
+                if (live && high) at[8] = scales.apply(d[4 * j + 2 + i], ends.high, i == 0 ? scale.x : scale.y) + ends.shift_high;
+            }
+            y += 8 * (u64)ld;
+        }
+    };
+    struct Inside { __device__ constexpr operator bool() const { return true; } };
+    if (row + 16 <= out.n && first_token + N <= tokens) {
+        write(Inside{});
+    } else {
+        write(false);
     }
 }
 
 // The eight columns of h of a warp: an 8 x 8 transposition gives each thread two neighbouring columns of one token.
 template <u32 N, class Scales>
-__device__ void write_tile(const Swiglu& out, const Scales& scales, const float (&d)[N / 2], u32 row, u32 first_token, u32 tokens) {
+__device__ void write_tile(const Swiglu& out, const Scales& scales, const Ends<N, Scales, Swiglu>& ends, const float (&d)[N / 2],
+                           u32 row, u32 first_token, u32 tokens) {
     u32 lane = threadIdx.x % 32, column = row / 2 + 2 * (lane % 4);
-    float gate_scale = scales.weight(row + lane / 4), up_scale = scales.weight(row + lane / 4 + 8);
 #pragma unroll
     for (u32 j = 0; j < N / 8; ++j) {
+        float2 scale = ends.pair(4 * j + lane % 4);
         float h[2];
 #pragma unroll
         for (u32 i = 0; i < 2; ++i) {
-            float scale = scales.token(min(first_token + 8 * j + 2 * (lane % 4) + i, tokens - 1));
-            h[i] = swiglu(scales.apply(d[4 * j + i], gate_scale, scale), scales.apply(d[4 * j + 2 + i], up_scale, scale));
+            float by = i == 0 ? scale.x : scale.y;
+            h[i] = swiglu(scales.apply(d[4 * j + i], ends.low, by), scales.apply(d[4 * j + 2 + i], ends.high, by));
         }
         __nv_bfloat162 both = __floats2bfloat162_rn(h[0], h[1]);
         u32 bits = *(u32*)&both, turned;
@@ -91,7 +144,7 @@ __device__ void write_tile(const Swiglu& out, const Scales& scales, const float 
 template <class Format, u32 N, u32 STAGES, bool FOLD, class Scales, class Out>
 __device__ void linear_serial(const TensorMap* map, const u8* w, u32 blocks, u32 n, u32 rows, const Scales& scales,
                               const Out& out) {
-    using Sizes = Serial<N, STAGES, Scales::BLOCKS>;
+    using Sizes = Serial<N, STAGES, Scales>;
     extern __shared__ __align__(1024) u8 shared[];
     u32 base = shared_address(shared), full = base + Sizes::BARRIERS, empty = full + STAGES * 8;
     u32 rank = cluster_rank(), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -99,7 +152,8 @@ __device__ void linear_serial(const TensorMap* map, const u8* w, u32 blocks, u32
     Raster raster{(tiles + 1) / 2, (rows + N - 1) / N};
 
     dependents_may_launch();
-    if (cluster_blocks() != 2 || (base & 1023) != 0) __trap(); // the launch is not what the manifest states
+    bool one = FOLD || linear_segments(blocks, n) == 1;
+    if (cluster_blocks() != 2 || (base & 1023) != 0 || !one) __trap(); // the launch is not what the manifest states
     if (threadIdx.x == 0) {
         for (u32 s = 0; s < STAGES; ++s) {
             barrier_init(full + s * 8, 1);
@@ -166,7 +220,7 @@ __device__ void linear_serial(const TensorMap* map, const u8* w, u32 blocks, u32
         __syncwarp();
     } else {
         take_registers<224>();
-        u32 group = warp / 4, previous = 0;
+        u32 group = warp / 4, previous = 0, turn = 0;
         float d[N / 2], part[Format::PROMOTE ? N / 2 : 1], sum[FOLD ? N / 2 : 1];
         wait_for_earlier(); // for the scales of tokens; also the producer waits, before it loads tokens
         auto release = [&](u32 stage) {
@@ -175,9 +229,13 @@ __device__ void linear_serial(const TensorMap* map, const u8* w, u32 blocks, u32
         };
         for (u32 index = blockIdx.x / 2; index < raster.count(); index += gridDim.x / 2) {
             raster.tile(index, &tile, &token_tile);
+            u32 row = (tile * 2 + rank) * TILE_ROWS + warp * 16, first = token_tile * N;
+            Ends<N, Scales, Out> ends;
+            ends.fetch(scales, out, n, row, first, rows);
             for (u32 s = 0; s < segments; ++s) {
                 u32 begin = FOLD ? segment_begin(s, segments, blocks) : 0;
                 u32 end = FOLD ? segment_begin(s + 1, segments, blocks) : blocks;
+                if constexpr (Format::PROMOTE) begin_sum(part, scales);
                 for (u32 block = begin; block < end; ++block) {
                     barrier_wait(full + stage * 8, parity);
                     u64 weights = operand(base + stage * Sizes::STAGE + group * HALF_BYTES);
@@ -192,13 +250,13 @@ __device__ void linear_serial(const TensorMap* map, const u8* w, u32 blocks, u32
                         wgmma_wait<0>();
                         settle(d);
                         if constexpr (Scales::BLOCKS) {
-                            add_scaled<N>(part, d, shared + Sizes::SCALES + stage * Sizes::SCALE_STAGE, warp, block, block == begin);
+                            add_scaled<N>(part, d, shared + Sizes::SCALES + stage * Sizes::SCALE_STAGE, warp, block);
                             __syncwarp(); // the scales have been read
                         }
                         release(stage);
                         if constexpr (!Scales::BLOCKS) {
 #pragma unroll
-                            for (u32 i = 0; i < N / 2; ++i) part[i] = block == begin ? d[i] : part[i] + d[i];
+                            for (u32 i = 0; i < N / 2; ++i) part[i] = part[i] + d[i];
                         }
                     } else {
                         if (block != begin) {
@@ -222,12 +280,13 @@ __device__ void linear_serial(const TensorMap* map, const u8* w, u32 blocks, u32
                     for (u32 i = 0; i < N / 2; ++i) sum[i] = s == 0 ? d[i] : sum[i] + d[i];
                 }
             }
-            u32 row = (tile * 2 + rank) * TILE_ROWS + warp * 16, first = token_tile * N;
+            ends.share((float*)(shared + Sizes::HELD) + (group * 2 + turn) * N);
+            turn ^= 1;
             if (tile * 2 + rank < tiles) {
                 if constexpr (FOLD) {
-                    write_tile<N>(out, scales, sum, row, first, rows);
+                    write_tile<N>(out, scales, ends, sum, row, first, rows);
                 } else {
-                    write_tile<N>(out, scales, d, row, first, rows);
+                    write_tile<N>(out, scales, ends, d, row, first, rows);
                 }
             }
         }

@@ -12,7 +12,7 @@
 #include "linear_tiles.cuh"
 #include "linear_wgmma.cuh"
 
-template <u32 GROUPS, u32 N, u32 STAGES, bool BLOCK_SCALES = false>
+template <u32 GROUPS, u32 N, u32 STAGES, class Scales = Unscaled>
 struct Split {
     static constexpr u32 ROWS = GROUPS * 64, CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 32;
     static constexpr u32 WEIGHTS = GROUPS * HALF_BYTES, STAGE = WEIGHTS + N * BLOCK_BYTES;
@@ -22,8 +22,9 @@ struct Split {
     static constexpr u32 PARTS = APART ? STAGES * STAGE : 0, BARRIERS = STAGES * STAGE + (APART ? PARTS_BYTES : 0);
     // Scales of k blocks lie behind the barriers, each stage's at a multiple of 128 bytes.
     static constexpr u32 SCALES = (BARRIERS + (2 * STAGES + 1) * 8 + 127) / 128 * 128;
-    static constexpr u32 SCALE_BYTES = BLOCK_SCALES ? N * 16 + GROUPS * 32 : 0, SCALE_STAGE = (SCALE_BYTES + 127) / 128 * 128;
-    static constexpr u32 BYTES = SCALES + STAGES * SCALE_STAGE;
+    static constexpr u32 SCALE_BYTES = Scales::BLOCKS ? N * 16 + GROUPS * 32 : 0, SCALE_STAGE = (SCALE_BYTES + 127) / 128 * 128;
+    static constexpr u32 HELD = SCALES + STAGES * SCALE_STAGE; // scales of tokens that the sums end with
+    static constexpr u32 BYTES = HELD + (Scales::ROWS ? N * 4 : 0);
     static_assert(APART || PARTS_BYTES <= BARRIERS, "they fit over the ring");
 };
 
@@ -37,11 +38,39 @@ __device__ inline u32 fold_row(u32 row) {
     return Out::PAIRED ? row / 16 * 16 + row % 8 * 2 + row / 8 % 2 : row;
 }
 
+// What a thread hands out with, fetched before the products: the scales and the bias of its row, or of its gate and up.
+template <class Scales, class Out>
+struct Hand {
+    float weight = 1.0f, up = 1.0f, shift = -0.0f, token = 1.0f;
+
+    __device__ void fetch(const Scales& scales, const Out& out, u32 rows, u32 first_row, u32 n, u32 token_at) {
+        if constexpr (Out::PAIRED) {
+            u32 target = first_row / 2 + threadIdx.x % (rows / 2), packed = target / 8 * 16 + target % 8;
+            if (target < out.ffn) {
+                weight = scales.weight(packed);
+                up = scales.weight(packed + 8);
+            }
+        } else {
+            u32 target = first_row + threadIdx.x % rows;
+            if (target < n) {
+                weight = scales.weight(target);
+                shift = out.shift(target);
+            }
+        }
+        if constexpr (Scales::ROWS) token = scales.token(token_at);
+    }
+};
+
 // Adds partial sums in rank order and hands them out: `rows` of them from fold row `first_row` of the whole tensor, `pairs` pairs
 // of columns from `first_token`. Those of rank s lie at parts + s * slice.
 template <u32 THREADS, class Scales, class Out>
 __device__ void hand_out(const u8* parts, u32 slice, u32 segments, u32 rows, u32 first_row, u32 first_token, u32 pairs,
-                         u32 tokens, u32 n, const Scales& scales, const Out& out) {
+                         u32 tokens, u32 n, const Scales& scales,
+                         const Hand<Scales, Out>& hand, const float* held, const Out& out) {
+    auto scale_of = [&](u32 pair) { // of tokens 2 pair and 2 pair + 1
+        if constexpr (Scales::ROWS) return *(const float2*)(held + 2 * pair);
+        return make_float2(1.0f, 1.0f);
+    };
     auto total = [&](u32 pair, u32 row) {
         const u8* at = parts + partial_at(pair, row, rows);
         float2 sum = *(const float2*)at;
@@ -55,32 +84,26 @@ __device__ void hand_out(const u8* parts, u32 slice, u32 segments, u32 rows, u32
     if constexpr (Out::PAIRED) {
         u32 columns = rows / 2, column = threadIdx.x % columns, target = first_row / 2 + column;
         if (target >= out.ffn) return;
-        u32 packed = target / 8 * 16 + target % 8;
-        float gate_scale = scales.weight(packed), up_scale = scales.weight(packed + 8);
         for (u32 pair = threadIdx.x / columns; pair < pairs; pair += THREADS / columns) {
             u32 token = first_token + 2 * pair;
             if (token >= tokens) break;
             float2 gate = total(pair, 2 * column), up = total(pair, 2 * column + 1);
-            float scale = scales.token(token);
-            out.store(target, token, scales.apply(gate.x, gate_scale, scale), scales.apply(up.x, up_scale, scale));
+            float2 scale = scale_of(pair);
+            out.store(target, token, scales.apply(gate.x, hand.weight, scale.x), scales.apply(up.x, hand.up, scale.x));
             if (token + 1 < tokens) {
-                scale = scales.token(token + 1);
-                out.store(target, token + 1, scales.apply(gate.y, gate_scale, scale), scales.apply(up.y, up_scale, scale));
+                out.store(target, token + 1, scales.apply(gate.y, hand.weight, scale.y), scales.apply(up.y, hand.up, scale.y));
             }
         }
     } else {
         u32 row = threadIdx.x % rows, target = first_row + row;
         if (target >= n) return;
-        float* column = out.column(target);
-        float shift = out.shift(target), weight_scale = scales.weight(target);
         for (u32 pair = threadIdx.x / rows; pair < pairs; pair += THREADS / rows) {
             u32 token = first_token + 2 * pair;
             if (token >= tokens) break;
-            float2 sum = total(pair, row);
-            out.store(column, shift, token, scales.apply(sum.x, weight_scale, scales.token(token)));
-            if (token + 1 < tokens) {
-                out.store(column, shift, token + 1, scales.apply(sum.y, weight_scale, scales.token(token + 1)));
-            }
+            float2 sum = total(pair, row), scale = scale_of(pair);
+            float* y = out.place(target, token);
+            *y = scales.apply(sum.x, hand.weight, scale.x) + hand.shift;
+            if (token + 1 < tokens) y[out.y_ld] = scales.apply(sum.y, hand.weight, scale.y) + hand.shift;
         }
     }
 }
@@ -88,7 +111,7 @@ __device__ void hand_out(const u8* parts, u32 slice, u32 segments, u32 rows, u32
 template <class Format, u32 GROUPS, u32 N, u32 STAGES, class Scales, class Out>
 __device__ void linear_split(const TensorMap* map, const u8* w, u32 blocks, u32 n, u32 tokens, const Scales& scales,
                              const Out& out) {
-    using Sizes = Split<GROUPS, N, STAGES, Scales::BLOCKS>;
+    using Sizes = Split<GROUPS, N, STAGES, Scales>;
     extern __shared__ __align__(1024) u8 shared[];
     u32 base = shared_address(shared), full = base + Sizes::BARRIERS, empty = full + STAGES * 8, fold = empty + STAGES * 8;
     u32 segments = cluster_blocks(), rank = cluster_rank(), tile = blockIdx.x / segments, first_token = blockIdx.y * N;
@@ -160,9 +183,13 @@ __device__ void linear_split(const TensorMap* map, const u8* w, u32 blocks, u32 
         return;
     }
 
-    u32 group = warp / 4;
+    u32 group = warp / 4, first_row = tile * Sizes::ROWS + rank * owned;
+    wait_for_earlier(); // for the scales of tokens; also the producer waits, before it loads tokens
+    Hand<Scales, Out> hand;
+    hand.fetch(scales, out, owned, first_row, n, min(first_token + threadIdx.x, tokens - 1));
     float d[N / 2], sum[Format::PROMOTE ? N / 2 : 1];
     u32 stage = 0, parity = 0, previous = 0;
+    if constexpr (Format::PROMOTE) begin_sum(sum, scales);
     for (u32 i = 0; i < count; ++i) {
         barrier_wait(full + stage * 8, parity);
         u64 a = operand(base + stage * Sizes::STAGE + group * HALF_BYTES);
@@ -175,13 +202,13 @@ __device__ void linear_split(const TensorMap* map, const u8* w, u32 blocks, u32 
             wgmma_wait<0>();
             settle(d);
             if constexpr (Scales::BLOCKS) {
-                add_scaled<N>(sum, d, shared + Sizes::SCALES + stage * Sizes::SCALE_STAGE, warp, begin + i, i == 0);
+                add_scaled<N>(sum, d, shared + Sizes::SCALES + stage * Sizes::SCALE_STAGE, warp, begin + i);
                 __syncwarp(); // the scales have been read
             }
             if (lane == 0) barrier_arrive(empty + stage * 8);
             if constexpr (!Scales::BLOCKS) {
 #pragma unroll
-                for (u32 j = 0; j < N / 2; ++j) sum[j] = i == 0 ? d[j] : sum[j] + d[j];
+                for (u32 j = 0; j < N / 2; ++j) sum[j] = sum[j] + d[j];
             }
         } else {
             if (i != 0) {
@@ -202,9 +229,8 @@ __device__ void linear_split(const TensorMap* map, const u8* w, u32 blocks, u32 
         wgmma_wait<0>();
         settle(d);
     }
-    wait_for_earlier(); // has been: what this thread reads below was written by earlier launches
-
-    u32 first_row = tile * Sizes::ROWS + rank * owned;
+    float* held = (float*)(shared + Sizes::HELD);
+    if (Scales::ROWS && threadIdx.x < N) held[threadIdx.x] = hand.token;
     u32 row = fold_row<Out>(warp * 16 + lane / 4), row8 = fold_row<Out>(warp * 16 + lane / 4 + 8);
     u8* parts = shared + Sizes::PARTS;
     if (segments > 1) {
@@ -220,6 +246,7 @@ __device__ void linear_split(const TensorMap* map, const u8* w, u32 blocks, u32 
             send(to + at, d[4 * j], d[4 * j + 1], there);
             send(to8 + at, d[4 * j + 2], d[4 * j + 3], there8);
         }
+        if (Scales::ROWS) sync_threads(1, Sizes::CONSUMERS);
         barrier_wait(fold, 0);
     } else {
         if (!Sizes::APART) sync_threads(1, Sizes::CONSUMERS);
@@ -230,5 +257,5 @@ __device__ void linear_split(const TensorMap* map, const u8* w, u32 blocks, u32 
         }
         sync_threads(1, Sizes::CONSUMERS);
     }
-    hand_out<Sizes::CONSUMERS>(parts, slice, segments, owned, first_row, first_token, N / 2, tokens, n, scales, out);
+    hand_out<Sizes::CONSUMERS>(parts, slice, segments, owned, first_row, first_token, N / 2, tokens, n, scales, hand, held, out);
 }

@@ -31,8 +31,13 @@ __host__ __device__ inline u32 linear_segments(u32 blocks, u32 n) {
     return s;
 }
 
-// First k block of segment s of `segments`.
-__host__ __device__ inline u32 segment_begin(u32 s, u32 segments, u32 blocks) { return s * blocks / segments; }
+// Rows of whole tiles: what packing pads n to.
+__host__ __device__ inline u32 tile_rows(u32 n) { return (n + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS; }
+
+// First k block of segment s of `segments`, a power of two up to 8: a shift, since a division would hold up the tensor cores.
+__host__ __device__ inline u32 segment_begin(u32 s, u32 segments, u32 blocks) {
+    return s * blocks >> (segments > 4 ? 3 : segments / 2);
+}
 
 // Byte of element-chunk `chunk` (16 bytes) of packed row `row` in a tensor of `blocks` k blocks.
 __host__ __device__ inline u64 packed_chunk(u32 row, u32 chunk, u32 blocks) {
