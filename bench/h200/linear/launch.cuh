@@ -59,7 +59,7 @@ struct Shape {
 
 #define POINT_ENUM(NAME, ...) P_##NAME,
 enum Point {
-    SPLIT_POINTS(POINT_ENUM) SPLIT_BF16_POINTS(POINT_ENUM) HALVES_POINTS(POINT_ENUM) SERIAL_POINTS(POINT_ENUM) P_t192, POINTS
+    SPLIT_POINTS(POINT_ENUM) SPLIT_BF16_POINTS(POINT_ENUM) HALVES_POINTS(POINT_ENUM) SERIAL_POINTS(POINT_ENUM) P_t192, P_tall, POINTS
 };
 
 enum Schedule { SPLIT_K, HALVES_OF_K, SERIAL_K };
@@ -88,7 +88,8 @@ static const PointFacts& facts(Point p) {
       Serial<FOLD_N, FOLD_STAGES, BlockScales>::BYTES}, N, FOLD_N},
     static PointFacts all[POINTS] = {SPLIT_POINTS(SPLIT_FACTS) SPLIT_BF16_POINTS(SPLIT_BF16_FACTS)
                                        HALVES_POINTS(HALVES_FACTS) SERIAL_POINTS(SERIAL_FACTS)
-                                       {"t192", {{}, KERNELS(f8_row, t192), {}}, SERIAL_K, 128, 384, {0, Serial<192, 5, RowScales>::BYTES, 0}, 192, 192}};
+                                       {"t192", {{}, KERNELS(f8_row, t192), {}}, SERIAL_K, 128, 384, {0, Serial<192, 5, RowScales>::BYTES, 0}, 192, 192},
+                                       {"tall", {KERNELS(bf16, tall), {}, {}}, SERIAL_K, 192, 512, {Serial<256, 4, Unscaled, 3>::BYTES, 0, 0}, 256, 256}};
     const void* t128[2][2] = {KERNELS(f8_row, t128), KERNELS(f8_block, t128)};
     memcpy(all[P_t128].kernels[F8_ROW], t128, sizeof t128);
     return all[p];
@@ -98,7 +99,7 @@ static const PointFacts& facts(Point p) {
 static bool takes(Point p, const Shape& s) {
     const PointFacts& f = facts(p);
     bool segments = f.schedule != HALVES_OF_K || s.segments() == 2 || s.segments() == 4;
-    segments = segments && (p != P_t192 || s.segments() == 1);
+    segments = segments && (p < P_t192 || s.segments() == 1); // without a fold
     return segments && f.kernels[s.format][s.paired] != nullptr;
 }
 

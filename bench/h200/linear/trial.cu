@@ -62,6 +62,7 @@ static Policy as_chosen(u32 rows, int halves) {
                 if (s.format != BF16) return e4m3_point(s, rows);
                 bool half_tile = s.n > 12288 || (s.n <= 4096 && s.k >= 4096);
                 bool few = s.n > 3072 && s.n <= 6144 && s.k >= 1024 && !s.paired;
+                if (rows > 128 && s.n > 12288 && (rows > 1024 || s.n <= 65536)) return P_tall;
                 if (rows > 1024) return P_wide;
                 if (rows > 128) return few && s.n <= 4096 ? P_t128k1 : s.n > 65536 ? P_wide : P_t128;
                 if (rows > 64) return few ? (s.n <= 4096 && s.k < 8192 ? P_t64k1 : P_t128k2) : s.n > 12288 ? P_t128 : P_n64;
@@ -105,7 +106,7 @@ static void run_many(Bench& b) {
     all.push_back(QWEN3_8B.head);
     for (auto [rows, p] : std::vector<std::pair<u32, Point>>{{1, P_n8}, {1, P_n8h}, {1, P_t16k1}, {16, P_n16}, {16, P_n16h}, {16, P_t16k1},
              {32, P_n32}, {32, P_n32h}, {32, P_t32k1}, {64, P_n64}, {64, P_n64h}, {64, P_t64k1}, {128, P_n128}, {128, P_t64k1},
-             {128, P_t128k2}, {128, P_t128}, {256, P_t128k1}, {256, P_t128}, {256, P_wide}}) {
+             {128, P_t128k2}, {128, P_t128}, {256, P_t128k1}, {256, P_t128}, {256, P_wide}, {256, P_tall}, {2048, P_wide}, {2048, P_tall}}) {
         printf("  %4u %-6s", rows, facts(p).name);
         for (const Shape& s : all) {
             if (!takes(p, s)) continue;
@@ -119,11 +120,11 @@ static void run_many(Bench& b) {
 // e4m3 at many rows: each shape alone, by point.
 static void run_f8(Bench& b) {
     for (Format format : {F8_ROW, F8_BLOCK}) {
-        for (u32 rows : {64u, 128u, 256u}) {
+        for (u32 rows : {64u, 128u, 256u, 512u, 2048u, 8192u}) {
             printf("%s, %u rows, alone, us:", FORMAT_NAMES[format], rows);
             for (const Shape& s : in_f8(QWEN3_8B, format).layer) {
                 printf(" %s", s.name);
-                for (Point p : {P_n64, P_n64h, P_t64k1, P_t128k1, P_t128k2, P_t128})
+                for (Point p : {P_n64, P_n64h, P_t64k1, P_t128k1, P_t128k2, P_t128, P_t192})
                     if (takes(p, s)) printf(" %s %.1f", facts(p).name, b.alone(s, p, rows, true, 36));
             }
             printf("\n");

@@ -4,7 +4,7 @@
 //
 // Launch facts: block 384; cluster [2 A, 1, 1]; grid [2 A * tiles(n, 128 A), tiles(rows, N)]; PDL; maps as in linear_split.cu and
 // linear_split_f8.cu with boxes of N / A rows
-//   t64k1: A 1, N 64, shared 221448 (f8_block 231816); t128k1: A 1, N 128, and t128k2: A 2, N 128, 196744 (209800)
+//   t64k1: A 1, N 64, shared 221448 (f8_row 222472, f8_block 231816); t128k1: A 1, N 128, and t128k2: A 2, N 128, 196744 (198792, 209800)
 #include "linear_f8.cuh"
 #include "linear_halves.cuh"
 

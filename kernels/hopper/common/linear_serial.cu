@@ -5,6 +5,7 @@
 // cluster [2, 1, 1]; PDL; any row count is right; k % 64 == 0
 //   t128   shared 196704; two maps of x, both with box [64, 64]
 //   wide   shared 204928; two maps of x, with boxes [64, 128] and [64, 96]
+//   tall   block 512; shared 229504; one map of x, box [64, 128]; shapes of one segment (n > 12288)
 //   maps: bf16, dims [k, rows], strides [2 k bytes], swizzle 128B, out of bounds zero
 #include "linear_serial.cuh"
 
@@ -34,3 +35,19 @@ __device__ void linear(const u8* w, u32 blocks, u32 n, u32 rows, const TensorMap
 
 #define SERIAL_POINTS(X) X(t128, 128, 6, 128, 6) X(wide, 256, 4, 192, 5)
 SERIAL_POINTS(SERIAL)
+
+// 192 weight rows a block.
+#define TALL(NAME, N, STAGES)                                                                                               \
+    extern "C" __global__ void __launch_bounds__(512, 1)                                                                    \
+        linear_bf16_##NAME(const bf16*, const u8* w, const float* bias, float* y, u32 k, u32 n, u32 y_col, u32 y_ld,        \
+                           u32 has_bias, u32 rows_unit, const u32* s, const __grid_constant__ TensorMap map) {              \
+        linear_serial<Bf16, N, STAGES, false, 3>(&map, w, k / 64, n, Step{s}.unit_rows(rows_unit), Unscaled{},              \
+                                                 Linear{y + y_col, has_bias ? bias : nullptr, n, y_ld});                    \
+    }                                                                                                                       \
+    extern "C" __global__ void __launch_bounds__(512, 1)                                                                    \
+        linear_swiglu_bf16_##NAME(const bf16*, const u8* w, bf16* h, u32 k, u32 ffn, const u32* s,                          \
+                                  const __grid_constant__ TensorMap map) {                                                  \
+        linear_serial<Bf16, N, STAGES, false, 3>(&map, w, k / 64, 2 * ffn, Step{s}.rows(), Unscaled{}, Swiglu{h, ffn});     \
+    }
+#define TALL_POINTS(X) X(tall, 256, 4)
+TALL_POINTS(TALL)

@@ -4,8 +4,8 @@
 // without that, reads of the L2 cache would be the limit. (Four blocks that share weights too were measured: slower.) K segments
 // are folded in registers, in order; the bits are linear_split's.
 //
-// Two consumer warpgroups of 64 weight rows take most registers of a third; one thread of that runs ahead with the loads, over
-// tile borders too.
+// GROUPS (two, or three) consumer warpgroups of 64 weight rows take most registers of one more; one thread of that runs ahead with
+// the loads, over tile borders too. Three read less shared memory and L2 cache for a product, and have fewer registers each.
 #pragma once
 
 #include "linear_out.cuh"
@@ -22,15 +22,17 @@ __device__ inline void leave_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-template <u32 N, u32 STAGES, class Scales = Unscaled>
+template <u32 N, u32 STAGES, class Scales = Unscaled, u32 GROUPS = 2>
 struct Serial {
-    static constexpr u32 CONSUMERS = 256, THREADS = CONSUMERS + 128;
-    static constexpr u32 STAGE = TILE_BYTES + N * BLOCK_BYTES;
+    static constexpr u32 CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 128;
+    static constexpr u32 WEIGHTS = GROUPS * HALF_BYTES, STAGE = WEIGHTS + N * BLOCK_BYTES;
+    // Registers of a thread: what a launch of THREADS gets is handed from the producer's warpgroup to the consumers.
+    static constexpr u32 TAKEN = GROUPS == 2 ? 224 : 160, LEFT = GROUPS == 2 ? 56 : 24;
     static constexpr u32 BARRIERS = STAGES * STAGE;
     static constexpr u32 SCALES = (BARRIERS + STAGES * 16 + 127) / 128 * 128;
     static constexpr u32 SCALE_BYTES = Scales::BLOCKS ? N * 16 + 64 : 0, SCALE_STAGE = (SCALE_BYTES + 127) / 128 * 128;
     static constexpr u32 HELD = SCALES + STAGES * SCALE_STAGE; // scales of tokens that a tile ends with; two tiles a warpgroup
-    static constexpr u32 BYTES = HELD + (Scales::ROWS ? 2 * 2 * N * 4 : 0);
+    static constexpr u32 BYTES = HELD + (Scales::ROWS ? GROUPS * 2 * N * 4 : 0);
 };
 
 // The tiles in the order in which clusters take them: bands of eight token tiles, in a band token tiles run fastest, so that the
@@ -141,15 +143,19 @@ __device__ void write_tile(const Swiglu& out, const Scales& scales, const Ends<N
     }
 }
 
-template <class Format, u32 N, u32 STAGES, bool FOLD, class Scales, class Out>
+template <class Format, u32 N, u32 STAGES, bool FOLD, u32 GROUPS = 2, class Scales, class Out>
 __device__ void linear_serial(const TensorMap* map, const u8* w, u32 blocks, u32 n, u32 rows, const Scales& scales,
                               const Out& out) {
-    using Sizes = Serial<N, STAGES, Scales>;
+    using Sizes = Serial<N, STAGES, Scales, GROUPS>;
+    // Three warpgroups compile for 128 registers, which an instruction of 256 tokens exceeds: two of 128 then.
+    constexpr u32 PARTS = GROUPS == 3 && N > 128 ? 2 : 1, WIDTH = N / PARTS;
+    static_assert(PARTS == 1 || !(FOLD || Format::PROMOTE || Scales::ROWS), "one part has sums and scales");
+    static_assert(GROUPS % 2 == 0 || !Scales::BLOCKS, "scales of k blocks come for whole tiles");
     extern __shared__ __align__(1024) u8 shared[];
     u32 base = shared_address(shared), full = base + Sizes::BARRIERS, empty = full + STAGES * 8;
     u32 rank = cluster_rank(), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    u32 tiles = (n + TILE_ROWS - 1) / TILE_ROWS, segments = FOLD ? linear_segments(blocks, n) : 1;
-    Raster raster{(tiles + 1) / 2, (rows + N - 1) / N};
+    u32 halves = tile_rows(n) / 64, segments = FOLD ? linear_segments(blocks, n) : 1; // halves of packed tiles
+    Raster raster{(halves + 2 * GROUPS - 1) / (2 * GROUPS), (rows + N - 1) / N};
 
     dependents_may_launch();
     bool one = FOLD || linear_segments(blocks, n) == 1;
@@ -171,21 +177,27 @@ __device__ void linear_serial(const TensorMap* map, const u8* w, u32 blocks, u32
         }
     };
     if (warp >= Sizes::CONSUMERS / 32) {
-        leave_registers<56>();
+        leave_registers<Sizes::LEFT>();
         if (threadIdx.x == Sizes::CONSUMERS) {
-            auto weights = [&](u32 pair, u32 block) { // the odd block of the last pair repeats its neighbour's tile
-                u32 tile = min(pair * 2 + rank, tiles - 1), to = base + stage * Sizes::STAGE, barrier = full + stage * 8;
-                const u8* from = w + ((u64)tile * blocks + block) * TILE_BYTES;
+            auto weights = [&](u32 pair, u32 block) { // past the end of the last pair: its last rows again
+                u32 to = base + stage * Sizes::STAGE, barrier = full + stage * 8, half = (pair * 2 + rank) * GROUPS;
+                auto from = [&](u32 half) { return w + ((u64)(half / 2) * blocks + block) * TILE_BYTES + half % 2 * HALF_BYTES; };
                 barrier_expect(barrier, Sizes::STAGE + Sizes::SCALE_BYTES);
-                copy_bulk(to, from, TILE_BYTES, barrier);
+                if constexpr (GROUPS % 2 == 0) {
+                    half = min(half, halves - GROUPS);
+                    copy_bulk(to, from(half), Sizes::WEIGHTS, barrier);
+                } else {
+#pragma unroll
+                    for (u32 g = 0; g < GROUPS; ++g) copy_bulk(to + g * HALF_BYTES, from(min(half + g, halves - 1)), HALF_BYTES, barrier);
+                }
                 if constexpr (Scales::BLOCKS) {
-                    copy_bulk(base + Sizes::SCALES + stage * Sizes::SCALE_STAGE + N * 16, scales.of_half(2 * tile, blocks, block), 64,
+                    copy_bulk(base + Sizes::SCALES + stage * Sizes::SCALE_STAGE + N * 16, scales.of_half(half, blocks, block), 64,
                               barrier);
                 }
             };
             auto tokens = [&](u32 stage, u32 token_tile, u32 block) {
                 u32 half = rank * (N / 2), first = token_tile * N + half, barrier = full + stage * 8;
-                copy_box_to(base + stage * Sizes::STAGE + TILE_BYTES + half * BLOCK_BYTES, map, block * Format::BLOCK, first, barrier,
+                copy_box_to(base + stage * Sizes::STAGE + Sizes::WEIGHTS + half * BLOCK_BYTES, map, block * Format::BLOCK, first, barrier,
                             3);
                 if constexpr (Scales::BLOCKS) {
                     copy_box_to(base + Sizes::SCALES + stage * Sizes::SCALE_STAGE + half * 16, scales.tokens, block / 4 * 4, first, barrier,
@@ -219,9 +231,9 @@ __device__ void linear_serial(const TensorMap* map, const u8* w, u32 blocks, u32
         }
         __syncwarp();
     } else {
-        take_registers<224>();
+        take_registers<Sizes::TAKEN>();
         u32 group = warp / 4, previous = 0, turn = 0;
-        float d[N / 2], part[Format::PROMOTE ? N / 2 : 1], sum[FOLD ? N / 2 : 1];
+        float d[PARTS][N / 2 / PARTS], part[Format::PROMOTE ? N / 2 : 1], sum[FOLD ? N / 2 : 1];
         wait_for_earlier(); // for the scales of tokens; also the producer waits, before it loads tokens
         auto release = [&](u32 stage) {
             if (lane == 0) barrier_arrive(empty + stage * 8);
@@ -229,8 +241,8 @@ __device__ void linear_serial(const TensorMap* map, const u8* w, u32 blocks, u32
         };
         for (u32 index = blockIdx.x / 2; index < raster.count(); index += gridDim.x / 2) {
             raster.tile(index, &tile, &token_tile);
-            u32 row = (tile * 2 + rank) * TILE_ROWS + warp * 16, first = token_tile * N;
-            Ends<N, Scales, Out> ends;
+            u32 half = (tile * 2 + rank) * GROUPS + group, row = half * 64 + warp % 4 * 16, first = token_tile * N;
+            Ends<WIDTH, Scales, Out> ends;
             ends.fetch(scales, out, n, row, first, rows);
             for (u32 s = 0; s < segments; ++s) {
                 u32 begin = FOLD ? segment_begin(s, segments, blocks) : 0;
@@ -239,24 +251,28 @@ __device__ void linear_serial(const TensorMap* map, const u8* w, u32 blocks, u32
                 for (u32 block = begin; block < end; ++block) {
                     barrier_wait(full + stage * 8, parity);
                     u64 weights = operand(base + stage * Sizes::STAGE + group * HALF_BYTES);
-                    u64 tokens = operand(base + stage * Sizes::STAGE + TILE_BYTES);
+                    u64 tokens = operand(base + stage * Sizes::STAGE + Sizes::WEIGHTS);
                     wgmma_begin();
 #pragma unroll
                     for (u32 step = 0; step < 4; ++step) {
-                        Format::mma(d, weights + 2 * step, tokens + 2 * step, Format::PROMOTE ? step != 0 : block != begin || step != 0);
+#pragma unroll
+                        for (u32 p = 0; p < PARTS; ++p) {
+                            Format::mma(d[p], weights + 2 * step, tokens + 2 * step + p * (WIDTH * BLOCK_BYTES / 16),
+                                        Format::PROMOTE ? step != 0 : block != begin || step != 0);
+                        }
                     }
                     wgmma_commit();
                     if constexpr (Format::PROMOTE) {
                         wgmma_wait<0>();
-                        settle(d);
+                        settle(d[0]);
                         if constexpr (Scales::BLOCKS) {
-                            add_scaled<N>(part, d, shared + Sizes::SCALES + stage * Sizes::SCALE_STAGE, warp, block);
+                            add_scaled<N>(part, d[0], shared + Sizes::SCALES + stage * Sizes::SCALE_STAGE, warp, block);
                             __syncwarp(); // the scales have been read
                         }
                         release(stage);
                         if constexpr (!Scales::BLOCKS) {
 #pragma unroll
-                            for (u32 i = 0; i < N / 2; ++i) part[i] = part[i] + d[i];
+                            for (u32 i = 0; i < N / 2; ++i) part[i] = part[i] + d[0][i];
                         }
                     } else {
                         if (block != begin) {
@@ -269,24 +285,26 @@ __device__ void linear_serial(const TensorMap* map, const u8* w, u32 blocks, u32
                 }
                 if constexpr (Format::PROMOTE) {
 #pragma unroll
-                    for (u32 i = 0; i < N / 2; ++i) d[i] = part[i];
+                    for (u32 i = 0; i < N / 2; ++i) d[0][i] = part[i];
                 } else {
                     wgmma_wait<0>();
-                    settle(d);
+                    #pragma unroll
+                    for (u32 p = 0; p < PARTS; ++p) settle(d[p]);
                     release(previous);
                 }
                 if constexpr (FOLD) {
 #pragma unroll
-                    for (u32 i = 0; i < N / 2; ++i) sum[i] = s == 0 ? d[i] : sum[i] + d[i];
+                    for (u32 i = 0; i < N / 2; ++i) sum[i] = s == 0 ? d[0][i] : sum[i] + d[0][i];
                 }
             }
             ends.share((float*)(shared + Sizes::HELD) + (group * 2 + turn) * N);
             turn ^= 1;
-            if (tile * 2 + rank < tiles) {
+            if (half < halves) {
                 if constexpr (FOLD) {
                     write_tile<N>(out, scales, ends, sum, row, first, rows);
                 } else {
-                    write_tile<N>(out, scales, ends, d, row, first, rows);
+#pragma unroll
+                    for (u32 p = 0; p < PARTS; ++p) write_tile<WIDTH>(out, scales, ends, d[p], row, first + p * WIDTH, rows);
                 }
             }
         }
