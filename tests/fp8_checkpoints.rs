@@ -373,10 +373,16 @@ fn logits(model: &mut dyn Model, reference: &Reference) -> Result<Vec<f32>> {
     Ok(all)
 }
 
-/// A GPU's class multiplies e4m3 by e4m3 on tensor cores, where class cpu takes f32 activations: the same weights, and logits
-/// as far apart as roundings of 2^-4 make them. Layouts, scales and their order would show.
+/// A GPU's class multiplies e4m3 by e4m3 on tensor cores, where class cpu takes f32 activations: logits as far apart as that
+/// rounding makes them, no more and no less. Layouts, scales and their order would show.
+///
+/// How far that is follows from class cpu alone: a product's sum changes alike in the mean square whichever factor of each term
+/// is rounded, so rounding all weights of this model to e4m3 tells what rounding all activations does. In blocks the classes round
+/// weights apart, too (one scale for 8 rows of 128 columns, or for one): three independent roundings. In Transformers
+/// (scripts/refs/make_fp8.py has the rounding; 30 draws of each kind on each fp8 fixture) the mean differences of activations
+/// and of weights agree within 3 to 8 %, with a deviation of 2 to 6 % of a draw: 1.5 is beyond eight deviations.
 #[test]
-fn logits_stay_near_those_of_class_cpu() {
+fn logits_stay_as_near_to_those_of_class_cpu_as_roundings_to_e4m3() {
     let json = |path: &Path| -> serde_json::Value {
         serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
     };
@@ -390,35 +396,49 @@ fn logits_stay_near_those_of_class_cpu() {
     config["num_hidden_layers"] = 2.into();
     config["layer_types"] = vec!["full_attention"; 2].into();
     config["tie_word_embeddings"] = false.into();
-    let mut reference = Reference::read(&wide.path().join("ref.safetensors")).unwrap();
+    let reference = Reference::read(&wide.path().join("ref.safetensors")).unwrap();
     for weights in ["model.safetensors", "ref.safetensors"] {
         fs::remove_file(wide.path().join(weights)).unwrap();
     }
     fs::write(&file, config.to_string()).unwrap();
+    let plain = prepared(wide.path()).unwrap();
     let mut rows = prepared(wide.path()).unwrap();
     rows.quantize_fp8().unwrap();
     config["quantization_config"] =
         json(&fixture(BLOCK).join("config.json"))["quantization_config"].take();
     fs::write(&file, config.to_string()).unwrap();
     let blocks = prepared(wide.path()).unwrap();
-    for (format, prepared) in [(Elem::F8Row, rows), (Elem::F8Block, blocks)] {
-        let prepared = prepared.with_made_weights(1);
+    let on_cpu = |prepared: &Prepared| {
         let host = HostBackend::new(&HostOptions::default()).unwrap();
-        let mut on_cpu = loaded_on(&prepared, Arc::new(host)).unwrap();
-        reference.logits = logits(&mut on_cpu, &reference).unwrap();
+        let mut model = loaded_on(prepared, Arc::new(host)).unwrap();
+        logits(&mut model, &reference).unwrap()
+    };
+    let unrounded = on_cpu(&plain.with_made_weights(1));
+    for (format, prepared, roundings) in [(Elem::F8Row, rows, 1.0f64), (Elem::F8Block, blocks, 3.0)]
+    {
+        let prepared = prepared.with_made_weights(1);
+        let rounded = on_cpu(&prepared);
+        let apart = unrounded.iter().zip(&rounded);
+        let sum: f64 = apart.map(|(a, b)| f64::from((a - b).abs())).sum();
+        let one = sum / rounded.len() as f64;
+        assert!(one > 0.0, "{format}: rounded weights change nothing");
+        let mut against = reference.clone();
+        against.logits = rounded;
         let mut model = loaded(&prepared).unwrap();
-        let report = verify::verify(&mut model, &reference, 1.0).unwrap();
-        let sum: f64 = reference.logits.iter().map(|v| f64::from(v.abs())).sum();
-        let mean = sum / reference.logits.len() as f64;
+        let report = verify::verify(&mut model, &against, 1.0).unwrap();
         for schedule in &report.schedules {
-            println!("{format} {schedule:?}, mean logit {mean:.3}");
+            println!("{format} {schedule:?}, one rounding {one:.4}");
             assert_eq!(schedule.rows_differing, 0, "{format} {}", schedule.name);
-            // A rounding to four bits is off by 1/38 of the value in the mean square. Two for each of four products a layer
-            // walk: blocks of weights have scales of other sizes, too.
-            let layers = prepared.instance.layers() as f64;
-            let walk = (8.0 * layers).sqrt() / 38.0;
-            let most = if on_gpu() { 3.0 * walk * mean } else { 0.0 };
-            assert!(schedule.mean_diff <= most, "{format} {schedule:?}, {most}");
+            let expected = if on_gpu() {
+                roundings.sqrt() * one
+            } else {
+                0.0
+            };
+            let within = expected / 1.5..=expected * 1.5;
+            assert!(
+                within.contains(&schedule.mean_diff),
+                "{format} {schedule:?}, {within:?} expected"
+            );
         }
     }
 }

@@ -21,7 +21,7 @@ use metrale_scheduler::{
     Delivery, Event, Handle, Lookahead, PlannerLimits, Request, RequestId, Turn,
 };
 use support::serving::turn;
-use support::{Result, Setup, TempCopy, fixture, library, served};
+use support::{Result, Setup, TempCopy, fixture, kv_asked, library, served};
 
 /// Families with windows: all layers have one, every second, every second.
 const FAMILIES: &[&str] = &["mistral", "gemma2", "gemma3", "gpt-oss-mxfp4"];
@@ -207,13 +207,13 @@ fn alone(path: &Path, case: &Case) -> (String, Rows) {
     (engine.digest.clone(), engine.answer(1).1)
 }
 
-/// Every family with every window.
+/// Every family with every window, in the KV format that is asked for.
 fn windows() -> Vec<Kind> {
     let kinds = served(FAMILIES)
         .into_iter()
         .flat_map(|name| WINDOWS.map(|w| (name, w)));
     kinds
-        .map(|(name, window)| (name, window, (Elem::F32, None)))
+        .map(|(name, window)| (name, window, (kv_asked(), None)))
         .collect()
 }
 

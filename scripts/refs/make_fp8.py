@@ -5,12 +5,16 @@
 
 A tiny random checkpoint (make_tiny_refs.py) has the matrices of its linear layers quantized to e4m3 by amax / 448, a scale per
 128 x 128 block, per output channel or per tensor; config.json says so in the words of the tool that writes such files. The
-reference is computed from the dequantized weights, in f32 with activations as they are.
+reference is computed from the dequantized weights, in f32 with activations as they are. Beside it lies
+  logits_f8_diff [1] f32   largest |logits - the same forward with the input of each quantized matrix rounded to e4m3|, by a scale
+             a token (a token and 128 columns for blocks), amax / 448: what the scheme's dynamic activations do
+  make_fp8.py REPO_ROOT --diffs   adds that to the references that are there
 """
 import json, os, shutil, sys
 import make_tiny_refs as tiny
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
 
 TOKENS, GEN = 40, 16
 GROUP = dict(
@@ -46,6 +50,38 @@ def scales(w, how):
     return s, s.repeat_interleave(128, 0).repeat_interleave(128, 1)[:n, :k]
 
 
+def rounded(x, how):
+    """x as dynamic e4m3 activations have it."""
+    width = 128 if how == "block" else x.shape[-1]
+    parts = torch.nn.functional.pad(x, (0, -x.shape[-1] % width)).unflatten(-1, (-1, width))
+    s = parts.abs().amax(-1, keepdim=True) / 448
+    q = (parts / s.where(s > 0, 1)).clamp(-448, 448).to(torch.float8_e4m3fn).to(x.dtype) * s
+    return q.flatten(-2)[..., :x.shape[-1]]
+
+
+def add_diff(dst, how, suffix):
+    """Add logits_f8_diff to the reference of the checkpoint in dst."""
+    torch.set_grad_enabled(False)
+    cfg = AutoConfig.from_pretrained(dst); del cfg.quantization_config
+    model = AutoModelForCausalLM.from_config(cfg, dtype=torch.float32, attn_implementation="eager").eval()
+    stored = load_file(f"{dst}/model.safetensors"); plain = {}
+    for key, w in stored.items():
+        s = stored.get(key.removesuffix("weight") + suffix)
+        if key.endswith("_proj.weight"):
+            w = w.float() * (s.float().repeat_interleave(128, 0).repeat_interleave(128, 1)[:w.shape[0], :w.shape[1]] if how == "block" else s.float())
+        if not key.endswith(suffix): plain[key] = w.float()
+    missing, unexpected = model.load_state_dict(plain, strict=False)
+    assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
+    model.tie_weights()
+    ref = load_file(f"{dst}/ref.safetensors"); ids = ref["input_ids"][None]
+    assert torch.equal(model(input_ids=ids, use_cache=False).logits[0], ref["logits"]), "not the model of this reference"
+    for name, module in model.named_modules():
+        if name.endswith("_proj"): module.register_forward_pre_hook(lambda _, args: (rounded(args[0], how),))
+    diff = (model(input_ids=ids, use_cache=False).logits[0] - ref["logits"]).abs().max()
+    save_file({**ref, "logits_f8_diff": diff.reshape(1)}, f"{dst}/ref.safetensors")
+    print(dst, "logits_f8_diff", float(diff), flush=True)
+
+
 def make(base, scratch, name, family, sets, how, suffix, dtype, config):
     src, dst, tmp = f"{scratch}/{name}-src", f"{base}/{name}", f"{scratch}/{name}-tmp"
     for d in (src, dst, tmp): shutil.rmtree(d, ignore_errors=True)
@@ -69,6 +105,7 @@ def make(base, scratch, name, family, sets, how, suffix, dtype, config):
     tiny.reference(tmp, dst, TOKENS, GEN, dict(family=family, sets=sets, quant=f"fp8 {how}"))
     json.dump({**cfg, "quantization_config": config}, open(f"{dst}/config.json", "w"), indent=2, sort_keys=True)
     shutil.copyfile(f"{src}/generation_config.json", f"{dst}/generation_config.json")
+    add_diff(dst, how, suffix)
     for f in ("tokenizer.json", "tokenizer_config.json"): shutil.copyfile(f"{base}/tokenizer/{f}", f"{dst}/{f}")
     facts = json.load(open(f"{dst}/meta.json")); facts.pop("seconds", None)
     with open(f"{dst}/meta.json", "w") as h: json.dump(facts, h, indent=1); h.write("\n")
@@ -78,7 +115,11 @@ def make(base, scratch, name, family, sets, how, suffix, dtype, config):
 
 
 def main(root, scratch=None):
-    base = f"{root}/tests/fixtures/tiny"; scratch = scratch or f"{base}/.fp8"
+    base = f"{root}/tests/fixtures/tiny"
+    if scratch == "--diffs":
+        for name, (_, _, how, suffix, _, _) in FP8.items(): add_diff(f"{base}/{name}", how, suffix)
+        return
+    scratch = scratch or f"{base}/.fp8"
     for name, spec in FP8.items(): make(base, scratch, name, *spec)
     if scratch == f"{base}/.fp8": shutil.rmtree(scratch)
 

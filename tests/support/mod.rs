@@ -93,6 +93,14 @@ fn planned_on_gpu(name: &str) -> bool {
     plan().is_ok()
 }
 
+/// The format of KV pools: f32; on a GPU also another one, with `TEST_KV=bf16`, for one, in the environment.
+pub(crate) fn kv_asked() -> Elem {
+    let asked = std::env::var("TEST_KV").ok().filter(|_| on_gpu());
+    let mut formats = metrale_core::kv::FORMATS.into_iter();
+    let found = formats.find(|e| asked.as_deref() == Some(&e.to_string()));
+    found.unwrap_or(Elem::F32)
+}
+
 /// A backend of two threads that fails as planned; with `TEST_DEVICE=cuda`, CUDA device 0, on which a launch that takes
 /// longer than two seconds hangs.
 pub(crate) fn faulty(faults: FaultPlan) -> Result<Arc<dyn GpuBackend>> {
@@ -136,16 +144,12 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// Two threads, fused, f32 KV; on a GPU also another format, with `TEST_KV=bf16`, for one, in the environment.
+    /// Two threads, fused, KV as [`kv_asked`].
     pub(crate) fn new(limits: StepLimits, kv_blocks: u64) -> Setup {
-        let asked = std::env::var("TEST_KV").ok().filter(|_| on_gpu());
-        let kv = metrale_core::kv::FORMATS
-            .into_iter()
-            .find(|e| asked.as_deref() == Some(&e.to_string()));
         Setup {
             threads: 2,
             isa: None,
-            kv: KvFormats::all(kv.unwrap_or(Elem::F32)),
+            kv: KvFormats::all(kv_asked()),
             limits,
             kv_blocks,
             windows: Vec::new(),

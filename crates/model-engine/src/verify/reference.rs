@@ -21,6 +21,9 @@ pub struct Reference {
     pub greedy_gap: Vec<f32>,
     /// Largest difference between the reference in f32 and in f64, where the script recorded it.
     pub f64_diff: Option<f32>,
+    /// Largest difference that rounding the inputs of all linear layers makes, each token as the checkpoint's fp8 scheme says,
+    /// where the script recorded it.
+    pub f8_diff: Option<f32>,
 }
 
 /// A reference file that cannot be used.
@@ -70,10 +73,7 @@ impl Reference {
                 greedy_ids.len()
             ));
         }
-        let f64_diff = match file.floats("logits_f64_diff") {
-            Ok(values) => values.first().copied(),
-            Err(_) => None,
-        };
+        let recorded = |name| file.floats(name).ok()?.first().copied();
         let vocab = (logits.len() / input_ids.len()) as u32;
         if let Some(id) = input_ids.iter().chain(&greedy_ids).find(|id| **id >= vocab) {
             return Err(format!("token {id} lies outside the vocabulary of {vocab}"));
@@ -84,7 +84,8 @@ impl Reference {
             vocab,
             greedy_ids,
             greedy_gap,
-            f64_diff,
+            f64_diff: recorded("logits_f64_diff"),
+            f8_diff: recorded("logits_f8_diff"),
         })
     }
 
