@@ -342,6 +342,12 @@ fn a_checkpoint_that_cannot_be_loaded_ends_the_server() {
     assert_eq!((code, err.contains("abacus")), (3, true), "{err}");
 }
 
+#[test]
+fn a_core_named_twice_is_the_command_lines_fault() {
+    let (code, _, err) = output(&["run", &fixture("llama"), "x", "--cpu-affinity", "0,0"]);
+    assert_eq!((code, err.contains("core 0 twice")), (2, true), "{err}");
+}
+
 fn get(address: &str, request: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(request.as_bytes()).unwrap();

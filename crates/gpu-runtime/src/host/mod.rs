@@ -64,8 +64,14 @@ pub enum StartError {
         /// How many cores were named.
         cores: usize,
     },
-    /// A core that the process may not use, or one named twice.
-    #[error("cannot pin a thread to core {core}; it can be each of {allowed:?} once")]
+    /// A core named twice: two threads would take turns on it.
+    #[error("--cpu-affinity names core {core} twice; name each core once")]
+    Twice {
+        /// The first such core.
+        core: usize,
+    },
+    /// A core that the process may not use.
+    #[error("cannot pin a thread to core {core}; it can be one of {allowed:?}")]
     Core {
         /// The first such core.
         core: usize,
@@ -98,13 +104,14 @@ impl HostBackend {
             }
             (threads, _) => threads,
         };
-        let mut allowed = allowed_cores();
-        for core in options.affinity.iter().copied() {
-            let Some(at) = allowed.iter().position(|c| *c == core) else {
-                let allowed = allowed_cores();
+        let allowed = allowed_cores();
+        for (i, core) in options.affinity.iter().copied().enumerate() {
+            if options.affinity[..i].contains(&core) {
+                return Err(StartError::Twice { core });
+            }
+            if !allowed.contains(&core) {
                 return Err(StartError::Core { core, allowed });
-            };
-            allowed.remove(at);
+            }
         }
         let mut team = TeamOptions::new(threads);
         team.affinity.clone_from(&options.affinity);

@@ -2,7 +2,7 @@
 //! Whose fault it is that a model is not served.
 
 use anyhow::Error;
-use metrale_gpu_runtime::DeviceFault;
+use metrale_gpu_runtime::{DeviceFault, StartError};
 use metrale_model_engine::{LoadError, engine};
 
 use super::{DeviceError, SizeError};
@@ -39,6 +39,9 @@ impl Blame {
             None => {}
         }
         match error.downcast_ref::<DeviceError>() {
+            Some(DeviceError::Host(StartError::Twice { .. } | StartError::Cores { .. })) => {
+                return Blame::Options;
+            }
             Some(DeviceError::Host(_) | DeviceError::Cuda { .. }) => return Blame::Machine,
             Some(DeviceError::Kernels { .. }) => return Blame::Checkpoint,
             None => {}
