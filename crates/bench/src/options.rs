@@ -75,7 +75,10 @@ pub enum OptionsError {
 pub fn list(text: &str) -> Result<Vec<u32>, OptionsError> {
     let numbers: Option<Vec<u32>> = text
         .split(',')
-        .map(|n| n.trim().parse().ok().filter(|n| (1..=1 << 20).contains(n)))
+        .map(|n| {
+            let digits = Some(n.trim()).filter(|n| n.bytes().all(|b| b.is_ascii_digit()));
+            digits?.parse().ok().filter(|n| (1..=1 << 20).contains(n))
+        })
         .collect();
     numbers.ok_or_else(|| OptionsError::List {
         text: text.to_owned(),
@@ -130,7 +133,7 @@ mod tests {
     #[test]
     fn lists_are_numbers_between_commas() {
         assert_eq!(list("1,2, 16"), Ok(vec![1, 2, 16]));
-        for text in ["", "1,", "0", "-1", "1;2", "x", "1048577"] {
+        for text in ["", "1,", "0", "-1", "1;2", "+1", "x", "1048577"] {
             let said = list(text).map_err(|e| e.to_string());
             assert!(said.is_err_and(|e| e.contains("commas")), "{text}");
         }

@@ -9,6 +9,7 @@ pub mod api;
 pub mod assembly;
 pub mod cli;
 pub mod completion;
+mod digits;
 pub mod engine_face;
 pub mod http;
 pub mod hub;

@@ -8,6 +8,8 @@ use super::fields::{Fields, wrong};
 use super::limits::Limits;
 use super::sampling::Facts;
 
+use crate::digits::whole;
+
 /// `stop`: a text or a list of texts, none empty.
 pub(super) fn stop(fields: &Fields<'_>, limits: &Limits) -> Result<Vec<String>, ApiError> {
     let one = std::slice::from_ref;
@@ -85,8 +87,7 @@ pub(super) fn logit_bias(
     for (key, value) in map {
         let shown: String = key.chars().take(32).collect();
         let path = format!("logit_bias.{shown}");
-        let digits = key.bytes().all(|b| b.is_ascii_digit());
-        let token = key.parse().ok().filter(|t| digits && *t < facts.vocab_size);
+        let token = whole(key).filter(|t| *t < facts.vocab_size);
         let Some(token) = token else {
             let why = format!("names no token; ids are from 0 to {}", facts.vocab_size - 1);
             return Err(ApiError::invalid(path, why));

@@ -13,6 +13,8 @@ use metrale_gpu_runtime::{
 use metrale_gpu_runtime::{FaultPlan, Faulty};
 use metrale_model_engine::PrepareError;
 
+use crate::digits::whole;
+
 /// A device by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Device {
@@ -32,14 +34,10 @@ impl FromStr for Device {
     type Err = UnknownDevice;
 
     fn from_str(text: &str) -> Result<Device, UnknownDevice> {
-        let number = |n: &str| match n.bytes().all(|b| b.is_ascii_digit()) {
-            true => n.parse().ok(),
-            false => None,
-        };
         let device = match (text, text.strip_prefix("cuda:")) {
             ("cpu", _) => Some(Device::Cpu),
             ("cuda", _) => Some(Device::Cuda(0)),
-            (_, Some(n)) => number(n).map(Device::Cuda),
+            (_, Some(n)) => whole(n).map(Device::Cuda),
             _ => None,
         };
         device.ok_or_else(|| UnknownDevice(text.to_owned()))
@@ -111,15 +109,14 @@ pub fn fault_plan(text: &str) -> Option<FaultPlan> {
     let mut plan = FaultPlan::default();
     for fault in text.split(',') {
         let (kind, value) = fault.split_once('=')?;
-        let number = || value.parse().ok();
         match kind {
-            "allocation" => plan.allocation = Some(number()?),
-            "hang" => plan.hang = Some(number()?),
-            "lose" => plan.lose = Some(number()?),
-            "driver" => plan.driver = Some(value.parse().ok()?),
+            "allocation" => plan.allocation = Some(whole(value)?),
+            "hang" => plan.hang = Some(whole(value)?),
+            "lose" => plan.lose = Some(whole(value)?),
+            "driver" => plan.driver = Some(whole(value)?),
             "capability" => {
                 let (major, minor) = value.split_once('.')?;
-                plan.capability = Some((major.parse().ok()?, minor.parse().ok()?));
+                plan.capability = Some((whole(major)?, whole(minor)?));
             }
             _ => return None,
         }
@@ -251,6 +248,7 @@ mod tests {
             "hang",
             "hang=",
             "hang=-1",
+            "hang=+1",
             "hang=1,",
             "capability=9",
             "sleep=1",

@@ -6,6 +6,8 @@ use std::str::FromStr;
 use metrale_circuit::{Instance, KvFormats};
 use metrale_core::Elem;
 
+use crate::digits::whole;
+
 /// Names of the types that a KV cache can have, as flags take them.
 pub const KV_TYPES: &[&str] = &["f16", "bf16", "f32", "int8", "fp8"];
 
@@ -92,7 +94,7 @@ fn which_of(text: &str) -> Option<Which> {
         "full" => Some(Which::Full),
         _ => {
             let (first, last) = text.split_once('-').unwrap_or((text, text));
-            let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+            let (first, last) = (whole(first)?, whole(last)?);
             (first <= last).then_some(Which::Range(first, last))
         }
     }
@@ -203,6 +205,8 @@ mod tests {
         for (text, word) in [
             ("", "``"),
             ("3", "`3`"),
+            ("+1=f16", "+1=f16"),
+            ("0-+1=f16", "0-+1=f16"),
             ("3-1=f16", "3-1=f16"),
             ("middle=f16", "middle=f16"),
             ("0=f12", "`f12`; it can be one of f16, bf16, f32, int8, fp8"),

@@ -13,6 +13,7 @@ use super::machine::Machine;
 use super::parser::Values;
 use crate::api::limits::Limits;
 use crate::assembly::{FAULTS, KvLayers, LoadOptions, SamplingFlags, Weights, fault_plan, kv_type};
+use crate::digits::whole;
 use crate::http::HttpConfig;
 
 /// A core's number is below this, as in the system's own sets of cores.
@@ -40,7 +41,7 @@ pub(super) fn affinity(values: &Values<'_>) -> Result<Vec<usize>, Failure> {
         Failure::text(Exit::Usage, what)
     };
     let core = |text: &str| -> Result<usize, Failure> {
-        let core = text.parse().ok().filter(|core: &usize| *core < CORES);
+        let core = whole(text).filter(|core: &usize| *core < CORES);
         core.ok_or_else(wrong)
     };
     let mut cores = Vec::new();
@@ -138,10 +139,10 @@ pub(super) fn engine(values: &Values<'_>, machine: &Machine) -> Result<LoadOptio
 /// Tokens that are guessed.
 fn speculate(values: &Values<'_>) -> Result<u32, Failure> {
     let how = values.text("speculate").unwrap_or("off");
-    let most = how.strip_prefix("ngram:").map(str::parse);
+    let most = how.strip_prefix("ngram:").and_then(whole);
     match (how, most) {
         ("off", _) => Ok(0),
-        (_, Some(Ok(most @ 1..=16))) => Ok(most),
+        (_, Some(most @ 1..=16)) => Ok(most),
         _ => {
             let what = format!("--speculate {how}: give off, or ngram:K with K from 1 to 16");
             Err(Failure::text(Exit::Usage, what))

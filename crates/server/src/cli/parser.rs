@@ -9,6 +9,7 @@ use clap::{Arg, ArgAction, ArgMatches};
 use super::flags::{Argument, Command, Flag, Kind};
 use super::table::COMMANDS;
 use crate::assembly::Device;
+use crate::digits::whole;
 
 /// The whole command line.
 pub fn clap_command() -> clap::Command {
@@ -85,8 +86,8 @@ fn value_parser(kind: Kind) -> ValueParser {
             words.iter().copied(),
         )),
         Kind::Count { least, most } => {
-            ValueParser::new(move |text: &str| match text.parse::<u64>() {
-                Ok(n) if (least..=most).contains(&n) => Ok(n),
+            ValueParser::new(move |text: &str| match whole::<u64>(text) {
+                Some(n) if (least..=most).contains(&n) => Ok(n),
                 _ => Err(format!("expected a whole number from {least} to {most}")),
             })
         }
@@ -166,6 +167,7 @@ mod tests {
     #[test]
     fn values_outside_their_bounds_are_refused_with_the_bounds() {
         assert!(error("met serve --port 65536").contains("from 0 to 65535"));
+        assert!(error("met serve --port +80").contains("from 0 to 65535"));
         assert!(error("met serve --temperature 2.1").contains("from 0 to 2"));
         assert!(error("met serve --temperature nan").contains("from 0 to 2"));
         assert!(error("met serve --device gpu").contains("cuda:N"));

@@ -10,6 +10,7 @@ use tokio::time::timeout_at;
 
 use crate::api::error::ApiError;
 use crate::api::sampling::Generation;
+use crate::digits::whole;
 
 /// Milliseconds, as `deadline_ms`.
 const HEADER: &str = "x-request-timeout-ms";
@@ -24,9 +25,7 @@ impl Arrival {
     /// Now.
     pub(super) fn now(headers: &HeaderMap) -> Result<Arrival, ApiError> {
         let given = headers.get_all(HEADER).iter().map(|value| {
-            let digits = |text: &&str| text.bytes().all(|b| b.is_ascii_digit());
-            let text = value.to_str().ok().filter(digits);
-            let millis = text.and_then(|text| text.parse().ok());
+            let millis: Option<i64> = value.to_str().ok().and_then(whole);
             let range = 1..=Generation::MOST_DEADLINE;
             let millis = millis.filter(|m| range.contains(m)).ok_or_else(|| {
                 let why = format!("must be an integer from 1 to {}", range.end());
