@@ -9,4 +9,4 @@
 mod params;
 pub mod reference;
 
-pub use params::{InvalidSampling, Sampling, SamplingFields};
+pub use params::{InvalidSampling, Range, Sampling, SamplingFields};

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sampling parameters of one request: checked once, then carried to the rows that draw.
 
+use std::fmt;
+
 use metrale_core::SampleRow;
 
 /// What a caller asks for, unchecked. [`Default`] is OpenAI's: temperature 1, nothing else.
@@ -36,16 +38,95 @@ impl Default for SamplingFields {
     }
 }
 
-/// A field outside its range: the request's fault.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("{field} is {value}, but must be {wanted}")]
-pub struct InvalidSampling {
+/// The values that a field may have: of a request, of a flag, of a checkpoint's settings alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Range {
     /// The field, as the APIs spell it.
     pub field: &'static str,
+    /// The smallest.
+    pub least: f64,
+    /// The largest.
+    pub most: f64,
+    /// Whether the smallest is itself too small.
+    pub above: bool,
+    /// Whether whole numbers alone will do.
+    pub whole: bool,
+}
+
+impl Range {
+    const fn new(field: &'static str, least: f64, most: f64) -> Range {
+        Range {
+            field,
+            least,
+            most,
+            above: false,
+            whole: false,
+        }
+    }
+
+    /// Whether `value` lies within.
+    ///
+    /// # Errors
+    /// [`InvalidSampling`] if not; a NaN lies in no range.
+    pub fn check(&self, value: f64) -> Result<(), InvalidSampling> {
+        let inside = (self.least..=self.most).contains(&value);
+        let open = self.above && value == self.least;
+        let broken = self.whole && value.fract() != 0.0;
+        match inside && !open && !broken {
+            true => Ok(()),
+            false => Err(InvalidSampling {
+                range: *self,
+                value: value.to_string(),
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = if self.whole {
+            "a whole number"
+        } else {
+            "a number"
+        };
+        match self.above {
+            true => write!(f, "{what} above {}, at most {}", self.least, self.most),
+            false => write!(f, "{what} from {} to {}", self.least, self.most),
+        }
+    }
+}
+
+impl SamplingFields {
+    /// Beyond the largest, every distribution over f32 logits is flat.
+    pub const TEMPERATURE: Range = Range::new("temperature", 0.0, 1e4);
+    /// Of `top_p`.
+    pub const TOP_P: Range = Range {
+        above: true,
+        ..Range::new("top_p", 0.0, 1.0)
+    };
+    /// Of `min_p`.
+    pub const MIN_P: Range = Range::new("min_p", 0.0, 1.0);
+    /// Of `top_k`.
+    pub const TOP_K: Range = Range {
+        whole: true,
+        ..Range::new("top_k", -1.0, u32::MAX as f64)
+    };
+    /// Of `repetition_penalty`.
+    pub const REPETITION_PENALTY: Range = Range::new("repetition_penalty", 0.01, 100.0);
+    /// Of `presence_penalty`.
+    pub const PRESENCE_PENALTY: Range = Range::new("presence_penalty", -2.0, 2.0);
+    /// Of `frequency_penalty`.
+    pub const FREQUENCY_PENALTY: Range = Range::new("frequency_penalty", -2.0, 2.0);
+}
+
+/// A field outside its range.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{} is {value}, but must be {range}", range.field)]
+pub struct InvalidSampling {
+    /// The range, with the field's name.
+    pub range: Range,
     /// What was given.
     pub value: String,
-    /// The range.
-    pub wanted: &'static str,
 }
 
 /// Checked sampling parameters, in the types that the device reads.
@@ -63,8 +144,6 @@ pub struct Sampling {
 
 /// Smallest temperature that divides; below it the answer is greedy in every digit that f32 logits hold.
 const COLDEST: f32 = 1e-5;
-/// Largest temperature: beyond it every distribution over f32 logits is flat.
-const HOTTEST: f64 = 1e4;
 
 impl Sampling {
     /// Checks `fields`. `seed` drives the counter generator; a request without one takes a fresh random one.
@@ -75,46 +154,18 @@ impl Sampling {
     /// [`InvalidSampling`] names the first field outside its range.
     pub fn new(fields: &SamplingFields, seed: u64) -> Result<Sampling, InvalidSampling> {
         let f = fields;
-        within(
-            "temperature",
-            f.temperature,
-            0.0,
-            HOTTEST,
-            "a number from 0 (greedy) to 10000",
-        )?;
-        within("top_p", f.top_p, 0.0, 1.0, "a number above 0, at most 1")?;
-        if f.top_p == 0.0 {
-            return Err(invalid("top_p", f.top_p, "a number above 0, at most 1"));
-        }
-        within("min_p", f.min_p, 0.0, 1.0, "a number from 0 to 1")?;
-        within(
-            "repetition_penalty",
-            f.repetition_penalty,
-            0.01,
-            100.0,
-            "a number from 0.01 to 100",
-        )?;
-        within(
-            "presence_penalty",
-            f.presence_penalty,
-            -2.0,
-            2.0,
-            "a number from -2 to 2",
-        )?;
-        within(
-            "frequency_penalty",
-            f.frequency_penalty,
-            -2.0,
-            2.0,
-            "a number from -2 to 2",
-        )?;
-        if f.top_k < -1 || f.top_k > i64::from(u32::MAX) {
-            return Err(invalid(
-                "top_k",
-                f.top_k,
-                "a count, or 0 or -1 for no limit",
-            ));
-        }
+        SamplingFields::TEMPERATURE.check(f.temperature)?;
+        SamplingFields::TOP_P.check(f.top_p)?;
+        SamplingFields::MIN_P.check(f.min_p)?;
+        // In its own digits: an f64 holds not all of them.
+        let exact = |e| InvalidSampling {
+            value: f.top_k.to_string(),
+            ..e
+        };
+        SamplingFields::TOP_K.check(f.top_k as f64).map_err(exact)?;
+        SamplingFields::REPETITION_PENALTY.check(f.repetition_penalty)?;
+        SamplingFields::PRESENCE_PENALTY.check(f.presence_penalty)?;
+        SamplingFields::FREQUENCY_PENALTY.check(f.frequency_penalty)?;
         let temperature = f.temperature as f32;
         Ok(Sampling {
             temperature: if temperature < COLDEST {
@@ -181,33 +232,6 @@ impl Sampling {
     }
 }
 
-fn within(
-    field: &'static str,
-    value: f64,
-    low: f64,
-    high: f64,
-    wanted: &'static str,
-) -> Result<(), InvalidSampling> {
-    // A NaN is in no range.
-    if (low..=high).contains(&value) {
-        Ok(())
-    } else {
-        Err(invalid(field, value, wanted))
-    }
-}
-
-fn invalid(
-    field: &'static str,
-    value: impl std::fmt::Display,
-    wanted: &'static str,
-) -> InvalidSampling {
-    InvalidSampling {
-        field,
-        value: value.to_string(),
-        wanted,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,15 +245,15 @@ mod tests {
     #[test]
     fn survival_14_temperatures_at_the_edges() {
         assert_eq!(
-            with(|f| f.temperature = f64::NAN).unwrap_err().field,
+            with(|f| f.temperature = f64::NAN).unwrap_err().range.field,
             "temperature"
         );
         assert_eq!(
-            with(|f| f.temperature = 1e30).unwrap_err().field,
+            with(|f| f.temperature = 1e30).unwrap_err().range.field,
             "temperature"
         );
         assert_eq!(
-            with(|f| f.temperature = -1e-9).unwrap_err().field,
+            with(|f| f.temperature = -1e-9).unwrap_err().range.field,
             "temperature"
         );
         for cold in [0.0, 1e-30, 5e-324, 1e-6] {
@@ -242,21 +266,39 @@ mod tests {
 
     #[test]
     fn survival_14_min_p_and_top_p_outside_their_ranges() {
-        assert_eq!(with(|f| f.min_p = 1.5).unwrap_err().field, "min_p");
-        assert_eq!(with(|f| f.top_p = 0.0).unwrap_err().field, "top_p");
-        assert_eq!(with(|f| f.top_p = 1.01).unwrap_err().field, "top_p");
+        assert_eq!(with(|f| f.min_p = 1.5).unwrap_err().range.field, "min_p");
+        assert_eq!(with(|f| f.top_p = 0.0).unwrap_err().range.field, "top_p");
+        assert_eq!(with(|f| f.top_p = 1.01).unwrap_err().range.field, "top_p");
         let tiny = with(|f| f.top_p = 1e-300).unwrap().encode(0, 0, None, 0);
         assert!(tiny.top_p > 0.0);
     }
 
     #[test]
     fn survival_11_negative_top_k() {
-        assert_eq!(with(|f| f.top_k = -2).unwrap_err().field, "top_k");
-        assert_eq!(with(|f| f.top_k = i64::MAX).unwrap_err().field, "top_k");
+        assert_eq!(with(|f| f.top_k = -2).unwrap_err().range.field, "top_k");
+        assert_eq!(
+            with(|f| f.top_k = i64::MAX).unwrap_err().range.field,
+            "top_k"
+        );
         assert_eq!(
             with(|f| f.top_k = -1).unwrap().encode(0, 0, None, 0).top_k,
             0
         );
+    }
+
+    #[test]
+    fn a_range_says_itself_what_it_takes() {
+        let said = |range: Range, value| range.check(value).unwrap_err().to_string();
+        assert_eq!(
+            said(SamplingFields::TOP_P, 0.0),
+            "top_p is 0, but must be a number above 0, at most 1"
+        );
+        assert_eq!(
+            said(SamplingFields::TOP_K, 1.5),
+            "top_k is 1.5, but must be a whole number from -1 to 4294967295"
+        );
+        assert_eq!(SamplingFields::TOP_K.check(-1.0), Ok(()));
+        assert_eq!(SamplingFields::TEMPERATURE.check(1e4), Ok(()));
     }
 
     #[test]

@@ -27,7 +27,7 @@ fn refused(change: impl FnOnce(&mut SamplingFields)) -> String {
 fn survival_11_top_k_at_its_edges() {
     assert_eq!(
         refused(|f| f.top_k = i64::MIN),
-        "top_k is -9223372036854775808, but must be a count, or 0 or -1 for no limit"
+        "top_k is -9223372036854775808, but must be a whole number from -1 to 4294967295"
     );
     for top_k in [0, 6, u32::MAX] {
         let row = SampleRow { top_k, ..warm() };
@@ -98,7 +98,7 @@ fn survival_13_infinite_bias_bans_and_never_draws_a_nan() {
 fn survival_14_temperature_at_its_edges() {
     assert_eq!(
         refused(|f| f.temperature = f64::NAN),
-        "temperature is NaN, but must be a number from 0 (greedy) to 10000"
+        "temperature is NaN, but must be a number from 0 to 10000"
     );
     refused(|f| f.temperature = f64::INFINITY);
     refused(|f| f.temperature = 1e30);

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use metrale_sampling::Sampling;
+use metrale_sampling::{Sampling, SamplingFields};
 use metrale_scheduler::{Event, Refusal};
 pub use metrale_telemetry::EngineStats;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -107,17 +107,32 @@ pub enum Source {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SamplingDefaults {
     /// Softmax temperature; 0 = greedy.
-    pub temperature: Sourced<f32>,
+    pub temperature: Sourced<f64>,
     /// Nucleus mass; 1 = off.
-    pub top_p: Sourced<f32>,
+    pub top_p: Sourced<f64>,
     /// Candidates kept; 0 = off.
     pub top_k: Sourced<u32>,
     /// Smallest probability relative to the largest; 0 = off.
-    pub min_p: Sourced<f32>,
+    pub min_p: Sourced<f64>,
     /// Multiplicative penalty over prompt and output; 1 = off.
-    pub repetition_penalty: Sourced<f32>,
+    pub repetition_penalty: Sourced<f64>,
     /// Tokens to generate at most; `None`: 16 for completions, what the context leaves for chat.
     pub max_tokens: Sourced<Option<u32>>,
+}
+
+impl SamplingDefaults {
+    /// The fields of a request that leaves all of them out.
+    #[must_use]
+    pub fn fields(&self) -> SamplingFields {
+        SamplingFields {
+            temperature: self.temperature.value,
+            top_p: self.top_p.value,
+            min_p: self.min_p.value,
+            top_k: i64::from(self.top_k.value),
+            repetition_penalty: self.repetition_penalty.value,
+            ..SamplingFields::default()
+        }
+    }
 }
 
 impl Default for SamplingDefaults {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use metrale_sampling::{Sampling, SamplingFields};
+use metrale_sampling::{Range, Sampling, SamplingFields};
 
 use super::error::ApiError;
 use super::fields::Fields;
@@ -111,26 +111,35 @@ impl Generation {
 
 /// How tokens are drawn; the ranges are the sampling crate's.
 fn sampling(fields: &Fields<'_>, facts: &Facts<'_>) -> Result<Sampling, ApiError> {
-    let defaults = facts.defaults;
-    let number = |name, default: f32| {
-        let given = fields.number(name)?;
-        Ok::<_, ApiError>(given.unwrap_or(f64::from(default)))
+    let defaults = facts.defaults.fields();
+    let number = |range: Range, default| {
+        let given = fields.number(range.field)?;
+        Ok::<_, ApiError>(given.unwrap_or(default))
     };
+    let top_k = SamplingFields::TOP_K;
+    let counts = top_k.least as i64..=top_k.most as i64;
     let asked = SamplingFields {
-        temperature: number("temperature", defaults.temperature.value)?,
-        top_p: number("top_p", defaults.top_p.value)?,
-        min_p: number("min_p", defaults.min_p.value)?,
+        temperature: number(SamplingFields::TEMPERATURE, defaults.temperature)?,
+        top_p: number(SamplingFields::TOP_P, defaults.top_p)?,
+        min_p: number(SamplingFields::MIN_P, defaults.min_p)?,
         top_k: fields
-            .integer("top_k", -1..=i64::from(u32::MAX))?
-            .unwrap_or(i64::from(defaults.top_k.value)),
-        repetition_penalty: number("repetition_penalty", defaults.repetition_penalty.value)?,
-        presence_penalty: number("presence_penalty", 0.0)?,
-        frequency_penalty: number("frequency_penalty", 0.0)?,
+            .integer(top_k.field, counts)?
+            .unwrap_or(defaults.top_k),
+        repetition_penalty: number(
+            SamplingFields::REPETITION_PENALTY,
+            defaults.repetition_penalty,
+        )?,
+        presence_penalty: number(SamplingFields::PRESENCE_PENALTY, defaults.presence_penalty)?,
+        frequency_penalty: number(
+            SamplingFields::FREQUENCY_PENALTY,
+            defaults.frequency_penalty,
+        )?,
     };
     let seed = fields.integer("seed", i64::MIN..=i64::MAX)?;
     let seed = seed.map_or(facts.fresh_seed, i64::cast_unsigned);
     Sampling::new(&asked, seed).map_err(|e| {
-        ApiError::invalid(e.field, format!("must be {}, and is {}", e.wanted, e.value))
+        let what = format!("must be {}, and is {}", e.range, e.value);
+        ApiError::invalid(e.range.field, what)
     })
 }
 

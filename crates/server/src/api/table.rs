@@ -363,6 +363,7 @@ pub fn describe(endpoint: Endpoint) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use metrale_sampling::SamplingFields;
 
     #[test]
     fn no_field_stands_twice_for_one_endpoint() {
@@ -381,6 +382,28 @@ mod tests {
             if let Only(value, _) = f.rule {
                 assert!(serde_json::from_str::<Value>(value).is_ok(), "{}", f.name);
             }
+        }
+    }
+
+    /// The page says the ranges that hold.
+    #[test]
+    fn sampling_fields_state_their_ranges() {
+        for range in [
+            SamplingFields::TEMPERATURE,
+            SamplingFields::TOP_P,
+            SamplingFields::MIN_P,
+            SamplingFields::REPETITION_PENALTY,
+            SamplingFields::PRESENCE_PENALTY,
+            SamplingFields::FREQUENCY_PENALTY,
+        ] {
+            let field = FIELDS.iter().find(|f| f.name == range.field).unwrap();
+            let between = if range.above { "above " } else { "" };
+            let comma = if range.above { "," } else { "" };
+            let stated = format!("{between}{}{comma} to {}", range.least, range.most);
+            assert!(
+                matches!(field.rule, Honoured(text) if text.starts_with(&stated)),
+                "{stated}: {field:?}"
+            );
         }
     }
 }

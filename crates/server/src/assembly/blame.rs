@@ -5,7 +5,7 @@ use anyhow::Error;
 use metrale_gpu_runtime::{DeviceFault, StartError};
 use metrale_model_engine::{LoadError, engine};
 
-use super::{DeviceError, SizeError};
+use super::{DefaultError, DeviceError, SizeError};
 
 /// Whose fault it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,9 @@ impl Blame {
             ) => return Blame::Machine,
             Some(_) => return Blame::Options,
             None => {}
+        }
+        if let Some(DefaultError::Flag(_)) = error.downcast_ref::<DefaultError>() {
+            return Blame::Options;
         }
         match error.downcast_ref::<LoadError>() {
             Some(LoadError::Memory(_) | LoadError::Setup(_)) => return Blame::Machine,

@@ -2,6 +2,7 @@
 //! Sampling defaults by authority: flag, then the checkpoint's generation_config, then OpenAI's.
 
 use metrale_config::GenerationDefaults;
+use metrale_sampling::{InvalidSampling, Range, SamplingFields};
 
 use crate::engine_face::{SamplingDefaults, Source, Sourced};
 
@@ -22,33 +23,72 @@ pub struct SamplingFlags {
     pub max_tokens: Option<u32>,
 }
 
+/// A default that no request may have.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum DefaultError {
+    /// Given by a flag.
+    #[error("--{name}: {0}", name = flag(.0))]
+    Flag(InvalidSampling),
+    /// Of the checkpoint: every request that leaves the field out would be refused.
+    #[error("the checkpoint's generation settings: {0}; give --{name} to use another", name = flag(.0))]
+    Checkpoint(InvalidSampling),
+}
+
+fn flag(error: &InvalidSampling) -> String {
+    error.range.field.replace('_', "-")
+}
+
 /// The effective defaults, each with its source.
-pub(super) fn merge(flags: &SamplingFlags, checkpoint: &GenerationDefaults) -> SamplingDefaults {
+///
+/// # Errors
+/// [`DefaultError`] for the first that lies outside its range.
+pub(super) fn merge(
+    flags: &SamplingFlags,
+    checkpoint: &GenerationDefaults,
+) -> Result<SamplingDefaults, DefaultError> {
     let openai = SamplingDefaults::default();
-    let float = |flag: Option<f64>, file: Option<f64>, otherwise| {
-        pick(flag.map(|v| v as f32), file.map(|v| v as f32), otherwise)
+    let number = |range: Range, flag, file, otherwise| {
+        let picked: Sourced<f64> = pick(flag, file, otherwise);
+        let blame = match picked.source {
+            Source::Flag => DefaultError::Flag,
+            Source::GenerationConfig | Source::OpenAi => DefaultError::Checkpoint,
+        };
+        range.check(picked.value).map_err(blame)?;
+        Ok(picked)
     };
     let count = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
-    SamplingDefaults {
-        temperature: float(
+    Ok(SamplingDefaults {
+        temperature: number(
+            SamplingFields::TEMPERATURE,
             flags.temperature,
             checkpoint.default_temperature(),
             openai.temperature,
-        ),
-        top_p: float(flags.top_p, checkpoint.top_p, openai.top_p),
+        )?,
+        top_p: number(
+            SamplingFields::TOP_P,
+            flags.top_p,
+            checkpoint.top_p,
+            openai.top_p,
+        )?,
         top_k: pick(flags.top_k, checkpoint.top_k.map(count), openai.top_k),
-        min_p: float(flags.min_p, checkpoint.min_p, openai.min_p),
-        repetition_penalty: float(
+        min_p: number(
+            SamplingFields::MIN_P,
+            flags.min_p,
+            checkpoint.min_p,
+            openai.min_p,
+        )?,
+        repetition_penalty: number(
+            SamplingFields::REPETITION_PENALTY,
             flags.repetition_penalty,
             checkpoint.repetition_penalty,
             openai.repetition_penalty,
-        ),
+        )?,
         max_tokens: pick(
             flags.max_tokens.map(Some),
             checkpoint.max_new_tokens.map(|n| Some(count(n))),
             openai.max_tokens,
         ),
-    }
+    })
 }
 
 fn pick<T>(flag: Option<T>, file: Option<T>, otherwise: Sourced<T>) -> Sourced<T> {
@@ -76,7 +116,7 @@ mod tests {
             top_p: Some(0.9),
             ..GenerationDefaults::default()
         };
-        let merged = merge(&flags, &file);
+        let merged = merge(&flags, &file).unwrap();
         assert_eq!(
             merged.top_p,
             Sourced {
@@ -98,5 +138,28 @@ mod tests {
                 source: Source::OpenAi
             }
         );
+    }
+
+    #[test]
+    fn a_default_that_every_request_would_be_refused_for_is_refused_at_once() {
+        let file = GenerationDefaults {
+            top_p: Some(0.0),
+            ..GenerationDefaults::default()
+        };
+        let said = merge(&SamplingFlags::default(), &file).unwrap_err();
+        assert_eq!(
+            said.to_string(),
+            "the checkpoint's generation settings: top_p is 0, but must be a number above 0, at most 1; give --top-p to use another"
+        );
+        let flags = SamplingFlags {
+            top_p: Some(1.0),
+            ..SamplingFlags::default()
+        };
+        assert_eq!(merge(&flags, &file).unwrap().top_p.value, 1.0);
+        let flags = SamplingFlags {
+            repetition_penalty: Some(0.0),
+            ..flags
+        };
+        assert!(matches!(merge(&flags, &file), Err(DefaultError::Flag(_))));
     }
 }

@@ -36,7 +36,7 @@ use sizes::Room;
 pub(crate) use sizes::kv_of;
 
 pub use blame::Blame;
-pub use defaults::SamplingFlags;
+pub use defaults::{DefaultError, SamplingFlags};
 pub use device::{Device, DeviceError, FAULTS, UnknownDevice, fault_plan};
 pub use kv_types::{KV_TYPES, KvLayers, KvLayersError, kv_type};
 pub use live::LiveEngine;
@@ -311,6 +311,8 @@ impl Opened {
             require_tokenizer(&prepared.checkpoint)
                 .with_context(|| options.path.display().to_string())?;
         }
+        let generation = &prepared.checkpoint.config.generation;
+        let defaults = defaults::merge(&options.sampling, generation)?;
         // The tokenizer takes as long to build as the weights to read: both at once.
         let (text, model) = std::thread::scope(|scope| {
             let text = scope.spawn(|| self.text());
@@ -329,7 +331,7 @@ impl Opened {
             max_model_len: engine.capacity(),
             digest: plan.digest.short(),
             created: sizes::modified(&options.path),
-            defaults: defaults::merge(&options.sampling, &prepared.checkpoint.config.generation),
+            defaults,
             by_priority: matches!(options.policy, Policy::Priority { .. }),
             settings: sizes::settings(options, plan, limits, backend.device()),
         };

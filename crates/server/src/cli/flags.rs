@@ -5,6 +5,8 @@
 //! completions of every shell and the reference page `docs/cli.md`, so that none of them can say something else than
 //! another.
 
+use metrale_sampling::Range;
+
 /// What a flag takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
@@ -30,6 +32,8 @@ pub enum Kind {
         /// Largest.
         most: f64,
     },
+    /// A number in the range of a request's sampling field.
+    Sampling(Range),
     /// One of these words.
     Choice(&'static [&'static str]),
 }

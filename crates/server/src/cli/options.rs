@@ -86,7 +86,7 @@ pub(super) fn load(values: &Values<'_>, machine: &Machine) -> Result<LoadOptions
         sampling: SamplingFlags {
             temperature: values.number("temperature"),
             top_p: values.number("top-p"),
-            top_k: values.count("top-k"),
+            top_k: values.number("top-k").map(|k| k.max(0.0) as u32),
             min_p: values.number("min-p"),
             repetition_penalty: values.number("repetition-penalty"),
             max_tokens: values.count("max-tokens"),

@@ -86,6 +86,7 @@ fn meaning(f: &Flag) -> String {
         Kind::Switch | Kind::Text | Kind::Path | Kind::Device => String::new(),
         Kind::Count { least, most } => format!(" From {least} to {most}."),
         Kind::Number { least, most } => format!(" From {least} to {most}."),
+        Kind::Sampling(range) => format!(" Takes {range}."),
         Kind::Choice(words) => format!(" One of {}.", words.join(", ")),
     };
     format!("{}{range}", f.help)

@@ -91,6 +91,11 @@ fn value_parser(kind: Kind) -> ValueParser {
                 _ => Err(format!("expected a whole number from {least} to {most}")),
             })
         }
+        Kind::Sampling(range) => ValueParser::new(move |text: &str| {
+            let number = text.parse::<f64>().ok();
+            let number = number.filter(|n| range.check(*n).is_ok());
+            number.ok_or_else(|| format!("expected {range}"))
+        }),
         Kind::Number { least, most } => {
             ValueParser::new(move |text: &str| match text.parse::<f64>() {
                 Ok(n) if (least..=most).contains(&n) => Ok(n),
@@ -151,6 +156,7 @@ impl Values<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use metrale_sampling::{Range, Sampling, SamplingFields};
 
     #[test]
     fn the_table_makes_a_sound_parser() {
@@ -168,8 +174,7 @@ mod tests {
     fn values_outside_their_bounds_are_refused_with_the_bounds() {
         assert!(error("met serve --port 65536").contains("from 0 to 65535"));
         assert!(error("met serve --port +80").contains("from 0 to 65535"));
-        assert!(error("met serve --temperature 2.1").contains("from 0 to 2"));
-        assert!(error("met serve --temperature nan").contains("from 0 to 2"));
+        assert!(error("met serve --kv-host-gb nan").contains("from 0 to 65536"));
         assert!(error("met serve --device gpu").contains("cuda:N"));
         assert!(error("met serve --kv-cache-dtype f8").contains("f16"));
         assert!(
@@ -178,6 +183,44 @@ mod tests {
         );
         assert!(error("met serv").contains("serve"));
         assert!(error("met run model").contains("PROMPT"));
+    }
+
+    /// A flag takes what the request's field takes, and nothing else: `Sampling::new` is asked about both.
+    #[test]
+    fn a_sampling_flag_has_the_range_of_its_field() {
+        let with = |name: &str, value: f64| {
+            let line = format!("met serve --{name} {value}");
+            let parsed = clap_command().try_get_matches_from(line.split(' '));
+            parsed.map_err(|e| e.to_string())
+        };
+        type Set = fn(&mut SamplingFields, f64);
+        let fields: [(Range, Set); 5] = [
+            (SamplingFields::TEMPERATURE, |f, v| f.temperature = v),
+            (SamplingFields::TOP_P, |f, v| f.top_p = v),
+            (SamplingFields::MIN_P, |f, v| f.min_p = v),
+            (SamplingFields::TOP_K, |f, v| f.top_k = v as i64),
+            (SamplingFields::REPETITION_PENALTY, |f, v| {
+                f.repetition_penalty = v;
+            }),
+        ];
+        for (range, set) in fields {
+            let flag = range.field.replace('_', "-");
+            let edges = [range.least, range.most];
+            let beyond = [range.least - 1.0, range.most + 1.0, f64::NAN];
+            for value in edges.into_iter().chain(beyond) {
+                let mut fields = SamplingFields::default();
+                set(&mut fields, value);
+                let request = Sampling::new(&fields, 0);
+                let nan = value.is_nan() && range.whole; // no request can hold one
+                if !nan {
+                    let (flag, request) = (with(&flag, value).is_ok(), request.is_ok());
+                    assert_eq!(flag, request, "{} {value}", range.field);
+                }
+            }
+            let said = with(&flag, range.most + 1.0).unwrap_err();
+            assert!(said.contains(&range.to_string()), "{said}");
+        }
+        assert!(with("top-k", 1.5).is_err());
     }
 
     #[test]

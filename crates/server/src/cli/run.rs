@@ -6,7 +6,7 @@ use std::io::Read;
 use std::sync::Arc;
 use std::time::Instant;
 
-use metrale_sampling::{Sampling, SamplingFields};
+use metrale_sampling::Sampling;
 use metrale_scheduler::RequestId;
 
 use super::exit::{Exit, Failure, OrExit};
@@ -150,14 +150,7 @@ fn request(
     }
     let defaults = &served.card.defaults;
     let seed = values.count("seed").unwrap_or_else(fresh_seed);
-    let fields = SamplingFields {
-        temperature: f64::from(defaults.temperature.value),
-        top_p: f64::from(defaults.top_p.value.max(f32::MIN_POSITIVE)),
-        min_p: f64::from(defaults.min_p.value),
-        top_k: i64::from(defaults.top_k.value),
-        repetition_penalty: f64::from(defaults.repetition_penalty.value),
-        ..SamplingFields::default()
-    };
+    let fields = defaults.fields();
     let sampling = Sampling::new(&fields, seed).or_exit(Exit::Usage)?;
     if fields.temperature > 0.0 && values.count::<u64>("seed").is_none() {
         machine.console.note(&format!("seed {seed}"));

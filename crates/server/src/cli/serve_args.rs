@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The flags of `met serve`, most of which `met run` and others share.
 
+use metrale_sampling::SamplingFields;
+
 use super::flags::{Flag, Group, Kind};
 use crate::assembly::KV_TYPES;
 
@@ -226,50 +228,35 @@ pub(super) const SAMPLING: Group = Group {
         Flag::new(
             "temperature",
             "T",
-            Kind::Number {
-                least: 0.0,
-                most: 2.0,
-            },
+            Kind::Sampling(SamplingFields::TEMPERATURE),
             "1",
             "Softmax temperature; 0 always takes the most likely token.",
         ),
         Flag::new(
             "top-p",
             "P",
-            Kind::Number {
-                least: 0.0,
-                most: 1.0,
-            },
+            Kind::Sampling(SamplingFields::TOP_P),
             "1",
             "Keep the most likely tokens that have this probability together; 1 is off.",
         ),
         Flag::new(
             "top-k",
             "K",
-            Kind::Count {
-                least: 0,
-                most: i32::MAX as u64,
-            },
+            Kind::Sampling(SamplingFields::TOP_K),
             "0",
-            "Keep this many of the most likely tokens; 0 is off.",
+            "Keep this many of the most likely tokens; 0 or -1 is off.",
         ),
         Flag::new(
             "min-p",
             "P",
-            Kind::Number {
-                least: 0.0,
-                most: 1.0,
-            },
+            Kind::Sampling(SamplingFields::MIN_P),
             "0",
             "Drop tokens less likely than this share of the most likely one; 0 is off.",
         ),
         Flag::new(
             "repetition-penalty",
             "X",
-            Kind::Number {
-                least: 0.01,
-                most: 10.0,
-            },
+            Kind::Sampling(SamplingFields::REPETITION_PENALTY),
             "1",
             "Divide the logits of tokens that have occurred (multiply negative ones); 1 is off.",
         ),

@@ -54,10 +54,7 @@ fn sourced<T: Serialize>(default: &Sourced<T>) -> Value {
         Source::GenerationConfig => "generation_config",
         Source::OpenAi => "openai",
     };
-    // Through text: 0.6 in f32 is to be shown as 0.6.
-    let text = serde_json::to_string(&default.value).unwrap_or_default();
-    let value = serde_json::from_str::<Value>(&text).unwrap_or_default();
-    json!({"value": value, "source": source})
+    json!({"value": default.value, "source": source})
 }
 
 fn settings(card: &ModelCard) -> Value {

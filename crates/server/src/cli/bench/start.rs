@@ -213,8 +213,9 @@ fn given(values: &Values<'_>, flag: &Flag) -> Vec<String> {
         Kind::Device => values.device(flag.name).map(|d| d.to_string()),
         Kind::Text if flag.repeats => return values.texts(flag.name),
         Kind::Text | Kind::Choice(_) => values.text(flag.name).map(str::to_owned),
+        Kind::Number { .. } => values.number(flag.name).map(|n| n.to_string()),
         // The three groups have none of these.
-        Kind::Switch | Kind::Path | Kind::Number { .. } => None,
+        Kind::Switch | Kind::Path | Kind::Sampling(_) => None,
     }
     .into_iter()
     .collect()
@@ -234,7 +235,7 @@ mod tests {
 
     #[test]
     fn flags_of_the_server_are_passed_on() {
-        let line = "met bench start m --device cuda:1 --load-format dummy --max-num-seqs 4 --accept-key a --accept-key b --repeats 2";
+        let line = "met bench start m --device cuda:1 --load-format dummy --max-num-seqs 4 --kv-host-gb 0.5 --accept-key a --accept-key b --repeats 2";
         let matches = crate::cli::clap_command()
             .try_get_matches_from(line.split(' '))
             .unwrap();
@@ -247,6 +248,7 @@ mod tests {
                 "--load-format=dummy",
                 "--device=cuda:1",
                 "--max-num-seqs=4",
+                "--kv-host-gb=0.5",
                 "--accept-key=a",
                 "--accept-key=b"
             ]
