@@ -124,6 +124,7 @@ pub(crate) fn costs(model: &Path) {
         template,
         card: ModelCard {
             max_model_len: 4096,
+            pool_bound: false,
             digest: "bench".to_owned(),
             created: 0,
             defaults: SamplingDefaults::default(),

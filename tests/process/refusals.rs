@@ -5,6 +5,8 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
 
+use serde_json::json;
+
 use crate::checkpoints::fixture;
 use crate::met::{Met, command, folder, run};
 
@@ -121,6 +123,24 @@ fn a_pool_too_small_for_anything() {
         2,
         &["--kv-cache-bytes", "100", "8192"],
     );
+}
+
+#[test]
+fn a_prompt_beyond_a_small_pool_names_the_pool_and_its_flag() {
+    // Four blocks of 16 tokens, 4096 bytes each, of a context of 512.
+    let pool = ["--kv-cache-bytes", "16384"];
+    let met = Met::ready(&fixture("llama"), &pool);
+    let body = json!({"prompt": vec![5; 100], "max_tokens": 1});
+    let refused = met.post("/v1/completions", &body);
+    assert_eq!(refused.error(), (400, "context_length_exceeded".to_owned()));
+    let said = refused.json()["error"]["message"].to_string();
+    for word in ["KV pool", "holds 64 tokens", "101", "--kv-cache-bytes"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    let long = "word ".repeat(100);
+    let (code, _, err) =
+        run(&[&["run", text(&fixture("llama")), &long, "--raw"], &pool[..]].concat());
+    assert!(code == 2 && err.contains("holds 64 tokens"), "{err}");
 }
 
 #[test]

@@ -12,6 +12,7 @@ use metrale_scheduler::{Event, Refusal};
 pub use metrale_telemetry::EngineStats;
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use crate::api::error::Room;
 use crate::text_face::{ChatTemplate, TextModel};
 
 /// Whether the engine can answer.
@@ -171,6 +172,8 @@ pub struct Setting {
 pub struct ModelCard {
     /// Most tokens of prompt and answer together.
     pub max_model_len: u32,
+    /// Whether the KV pool bounds them, and not the context.
+    pub pool_bound: bool,
     /// The numerics digest, `system_fingerprint` of every answer.
     pub digest: String,
     /// Seconds since 1970 of the checkpoint or the load; `created` in the list of models.
@@ -181,6 +184,17 @@ pub struct ModelCard {
     pub by_priority: bool,
     /// Other effective settings.
     pub settings: Vec<Setting>,
+}
+
+impl ModelCard {
+    /// What a sequence can hold.
+    #[must_use]
+    pub fn room(&self) -> Room {
+        Room {
+            tokens: u64::from(self.max_model_len),
+            pool: self.pool_bound,
+        }
+    }
 }
 
 /// A loaded model: all that the HTTP side needs to serve it.

@@ -2,6 +2,7 @@
 //! The one error of the HTTP side. Each variant assigns blame, and the HTTP status, OpenAI's `type` and `code` and the
 //! field it names are functions of the variant.
 
+use std::fmt;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -116,28 +117,26 @@ pub enum ApiError {
     },
     /// Prompt and answer do not fit.
     #[error(
-        "this model's context length is {limit} tokens, and the request wants {} ({prompt} in the \
-         prompt, {answer} in the answer); shorten the prompt or ask for fewer tokens",
-        prompt + answer
+        "{room}, and the request wants {} ({prompt} in the prompt, {answer} in the answer); \
+         shorten the prompt or ask for fewer tokens{}",
+        prompt + answer,
+        room.remedy()
     )]
     ContextLength {
-        /// The model's limit.
-        limit: u64,
+        /// What a sequence can hold.
+        room: Room,
         /// Tokens of the prompt.
         prompt: u64,
         /// Tokens wanted in the answer.
         answer: u64,
     },
-    /// The prompt's text is longer than the context can hold, seen without counting its tokens.
-    #[error(
-        "the prompt has {bytes} bytes, more than this model's context length of {limit} tokens can \
-         hold; shorten it"
-    )]
+    /// The prompt's text is longer than a sequence can hold, seen without counting its tokens.
+    #[error("{room}, and the prompt's {bytes} bytes are more; shorten it{}", room.remedy())]
     PromptBytes {
         /// Bytes of the prompt.
         bytes: usize,
-        /// The model's limit.
-        limit: u64,
+        /// What a sequence can hold.
+        room: Room,
     },
     /// The messages do not fit the chat template.
     #[error("{0}")]
@@ -291,6 +290,36 @@ impl ApiError {
             "param": self.param(),
             "code": self.code(),
         }})
+    }
+}
+
+/// Tokens that a sequence can hold, prompt and answer, and what bounds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// How many.
+    pub tokens: u64,
+    /// Whether the KV pool bounds them: it holds less than the model's context.
+    pub pool: bool,
+}
+
+impl Room {
+    /// What whoever runs the server can do; the end of a sentence.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        match self.pool {
+            true => ", or start the server with a larger --kv-cache-bytes",
+            false => "",
+        }
+    }
+}
+
+impl fmt::Display for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.pool {
+            true => "the KV pool of this server, smaller than the model's context, holds",
+            false => "this model's context length is",
+        };
+        write!(f, "{what} {} tokens", self.tokens)
     }
 }
 

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::error::ApiError as E;
+use super::error::{ApiError as E, Room};
 use super::limits::Limits;
 use super::table::{Endpoint, Rule, of};
 
@@ -141,7 +141,10 @@ fn examples() -> Vec<E> {
             why: text(),
         },
         E::ContextLength {
-            limit: 0,
+            room: Room {
+                tokens: 0,
+                pool: false,
+            },
             prompt: 0,
             answer: 0,
         },

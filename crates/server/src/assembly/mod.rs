@@ -329,6 +329,7 @@ impl Opened {
         let engine = Arc::new(LiveEngine::new(self.start(model?)?));
         let card = ModelCard {
             max_model_len: engine.capacity(),
+            pool_bound: engine.capacity() < limits.max_seq_len,
             digest: plan.digest.short(),
             created: sizes::modified(&options.path),
             defaults,

@@ -17,6 +17,7 @@ use super::options;
 use super::parser::Values;
 use super::serve;
 use crate::api::answer::{Finish, Usage};
+use crate::api::error::ApiError;
 use crate::completion::choice::ChoiceOptions;
 use crate::completion::run::{Output, Run};
 use crate::engine_face::{Request, ServedModel};
@@ -139,14 +140,17 @@ fn request(
     served: &ServedModel,
     ids: Vec<u32>,
 ) -> Result<Request, Failure> {
-    let context = served.card.max_model_len as usize;
-    let room = context.saturating_sub(ids.len());
-    if room == 0 {
-        let what = format!(
-            "the prompt has {} tokens and the context {context}: nothing is left for an answer",
-            ids.len()
-        );
-        return Err(Failure::text(Exit::Usage, what));
+    let room = served.card.room();
+    let prompt = ids.len() as u64;
+    let left = room.tokens.saturating_sub(prompt);
+    if left == 0 {
+        let answer = 1;
+        let what = ApiError::ContextLength {
+            room,
+            prompt,
+            answer,
+        };
+        return Err(Failure::new(Exit::Usage, what));
     }
     let defaults = &served.card.defaults;
     let seed = values.count("seed").unwrap_or_else(fresh_seed);
@@ -155,11 +159,11 @@ fn request(
     if fields.temperature > 0.0 && values.count::<u64>("seed").is_none() {
         machine.console.note(&format!("seed {seed}"));
     }
-    let room = u32::try_from(room).unwrap_or(u32::MAX);
+    let left = u32::try_from(left).unwrap_or(u32::MAX);
     let most = defaults
         .max_tokens
         .value
-        .map_or(room, |most| most.min(room));
+        .map_or(left, |most| most.min(left));
     let mut request = Request::new(RequestId(0), ids, sampling, most);
     request.stop_tokens = served.text.eos().into();
     Ok(request)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use metrale_scheduler::{Refusal, RequestId};
 
 use super::generate::{Prepared, Wanted};
-use crate::api::error::ApiError;
+use crate::api::error::{ApiError, Room};
 use crate::completion::choice::ChoiceOptions;
 use crate::completion::echo::Echo;
 use crate::engine_face::{Request, ServedModel};
@@ -65,26 +65,30 @@ pub(super) fn request(
 /// What the request says must fit; what it leaves open is cut to what the context leaves.
 fn max_tokens(served: &ServedModel, prompt: u64, wanted: &Wanted<'_>) -> Result<u32, ApiError> {
     let card = &served.card;
-    let limit = u64::from(card.max_model_len);
+    let room = card.room();
+    let limit = room.tokens;
     let asked = wanted.generation.max_tokens;
     let answer = u64::from(asked.unwrap_or(1));
     if prompt >= limit || prompt + answer > limit {
         return Err(ApiError::ContextLength {
-            limit,
+            room,
             prompt,
             answer,
         });
     }
-    let room = (limit - prompt) as u32;
+    let left = (limit - prompt) as u32;
     let open = card.defaults.max_tokens.value.or(wanted.length);
-    Ok(asked.unwrap_or_else(|| open.map_or(room, |open| open.min(room))))
+    Ok(asked.unwrap_or_else(|| open.map_or(left, |open| open.min(left))))
 }
 
 /// What a refusal of the engine means to the caller.
 pub(super) fn refused(why: Refusal) -> ApiError {
-    let context = |tokens: usize, limit: usize| ApiError::ContextLength {
-        limit: limit as u64,
-        prompt: tokens as u64,
+    let long = |prompt: usize, tokens: usize, pool| ApiError::ContextLength {
+        room: Room {
+            tokens: tokens as u64,
+            pool,
+        },
+        prompt: prompt as u64,
         answer: 1,
     };
     match why {
@@ -95,8 +99,8 @@ pub(super) fn refused(why: Refusal) -> ApiError {
         Refusal::ShuttingDown => ApiError::Draining,
         Refusal::Failed(what) => ApiError::EngineFailed(what),
         Refusal::EmptyPrompt => ApiError::invalid("prompt", "has no tokens; give at least one"),
-        Refusal::PromptTooLong { tokens, limit } => context(tokens, limit),
-        Refusal::PromptExceedsPool { tokens, limit } => context(tokens, limit),
+        Refusal::PromptTooLong { tokens, limit } => long(tokens, limit, false),
+        Refusal::PromptExceedsPool { tokens, limit } => long(tokens, limit, true),
         Refusal::TooManyBias { .. } => {
             ApiError::invalid("logit_bias", format!("is too large: {why}"))
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::app::App;
 use super::blocking::on_text;
-use crate::api::error::ApiError;
+use crate::api::error::{ApiError, Room};
 use crate::engine_face::ServedModel;
 use crate::text_face::{ChatInput, ChatMessage, EncodeError, Specials, TemplateError, TextModel};
 
@@ -23,7 +23,7 @@ pub(super) async fn chat(
             path: "messages".to_owned(),
             why: "this checkpoint has no chat template; use /v1/completions".to_owned(),
         })?;
-    let (text, limit) = (Arc::clone(&served.text), limit(served));
+    let (text, room) = (Arc::clone(&served.text), served.card.room());
     let bytes = messages.iter().filter_map(|m| m.content.as_ref());
     let bytes = bytes.map(String::len).sum::<usize>() + messages.len();
     on_text(app, bytes, move || {
@@ -33,7 +33,7 @@ pub(super) async fn chat(
             add_generation_prompt,
         };
         let pieces = template.render(&input).map_err(from_template)?;
-        check_tokens(&*text, pieces.iter().map(|p| p.text.as_str()), limit)?;
+        check_tokens(&*text, pieces.iter().map(|p| p.text.as_str()), room)?;
         text.encode_pieces(&pieces).map_err(from_tokenizer)
     })
     .await
@@ -46,7 +46,7 @@ pub(super) async fn plain(
     prompt: String,
     add_special_tokens: bool,
 ) -> Result<(Vec<u32>, usize), ApiError> {
-    let (text, limit) = (Arc::clone(&served.text), limit(served));
+    let (text, room) = (Arc::clone(&served.text), served.card.room());
     if !text.reads_text() {
         return Err(ApiError::Unsupported {
             path: "prompt".to_owned(),
@@ -54,7 +54,7 @@ pub(super) async fn plain(
         });
     }
     on_text(app, prompt.len(), move || {
-        check_tokens(&*text, [prompt.as_str()].into_iter(), limit)?;
+        check_tokens(&*text, [prompt.as_str()].into_iter(), room)?;
         let mut ids = match add_special_tokens {
             true => text.prompt_prefix().to_vec(),
             false => Vec::new(),
@@ -69,16 +69,14 @@ pub(super) async fn plain(
 
 /// Refuses text that cannot fit, before the work of tokenizing it. Normalization may shorten a text, but not fourfold.
 pub(super) fn check_bytes(served: &ServedModel, bytes: usize) -> Result<(), ApiError> {
-    let limit = limit(served);
-    let most = limit.saturating_mul(served.text.longest_token() as u64 * 4);
+    let room = served.card.room();
+    let most = room
+        .tokens
+        .saturating_mul(served.text.longest_token() as u64 * 4);
     if bytes as u64 > most {
-        return Err(ApiError::PromptBytes { bytes, limit });
+        return Err(ApiError::PromptBytes { bytes, room });
     }
     Ok(())
-}
-
-fn limit(served: &ServedModel) -> u64 {
-    u64::from(served.card.max_model_len)
 }
 
 /// Bytes of text that are tokenized at once, however many tokens come of it.
@@ -91,16 +89,16 @@ const STRETCH: usize = 64 << 10;
 fn check_tokens<'a>(
     text: &dyn TextModel,
     parts: impl Iterator<Item = &'a str> + Clone,
-    limit: u64,
+    room: Room,
 ) -> Result<(), ApiError> {
     let bytes = parts.clone().map(str::len).sum();
     // A cut adds a token or two to a stretch, never as many again.
-    let most = usize::try_from(limit)
+    let most = usize::try_from(room.tokens)
         .unwrap_or(usize::MAX)
         .saturating_mul(2);
     let count = |stretch: &str| text.encode(stretch, Specials::Parse).map(|ids| ids.len());
     if bytes > WHOLE && exceeds(parts, most, count).map_err(from_tokenizer)? {
-        return Err(ApiError::PromptBytes { bytes, limit });
+        return Err(ApiError::PromptBytes { bytes, room });
     }
     Ok(())
 }

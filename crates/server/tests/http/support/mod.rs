@@ -81,6 +81,7 @@ pub(crate) fn served(engine: Arc<ScriptedEngine>) -> ServedModel {
         template: Some(Arc::new(PairTemplate)),
         card: ModelCard {
             max_model_len: CONTEXT,
+            pool_bound: false,
             digest: "d1gest".to_owned(),
             created: 1_600_000_000,
             defaults: SamplingDefaults::default(),
