@@ -187,6 +187,22 @@ fn more_pool_than_the_sequences_need_is_not_taken() {
     assert_eq!(settings["device"]["source"], "default");
 }
 
+#[test]
+fn the_settings_are_in_the_words_of_the_flags() {
+    let flags = "--kv-cache-dtype int8 --kv-cache-dtype-layers 0=f16 --threads 2";
+    let flags: Vec<&str> = flags.split(' ').collect();
+    let met = Met::ready(&fixture("llama"), &flags);
+    let settings = met.get("/serve-config").ok()["settings"].clone();
+    for (name, value) in [
+        ("kv-cache-dtype", json!("int8")),
+        ("kv-cache-dtype-layers", json!("0=f16")),
+        ("threads", json!(2)),
+    ] {
+        assert_eq!(settings[name]["value"], value, "{name}");
+        assert_eq!(settings[name]["source"], "flag", "{name}");
+    }
+}
+
 /// No machine has so many: without kernels, driver or device, and with all of them, there is an error and no fallback.
 #[test]
 fn a_device_that_is_not_there() {

@@ -34,6 +34,30 @@ impl KvFormats {
         }
     }
 
+    /// The format of every layer that is not named, in the words of the command line.
+    #[must_use]
+    pub fn plain(&self) -> &'static str {
+        name(self.all)
+    }
+
+    /// The layers that have another, as the command line takes them: `0-3=f16,11=f32`.
+    #[must_use]
+    pub fn others(&self) -> String {
+        self.runs("=").join(",")
+    }
+
+    fn runs(&self, between: &str) -> Vec<String> {
+        let others = self.layers.iter().filter(|(_, e)| **e != self.all);
+        let others: Vec<(u32, Elem)> = others.map(|(layer, elem)| (*layer, *elem)).collect();
+        let runs = others.chunk_by(|a, b| a.0 + 1 == b.0 && a.1 == b.1);
+        let text = |run: &[(u32, Elem)]| match run {
+            [(layer, elem)] => format!("{layer}{between}{}", name(*elem)),
+            [(first, elem), .., (last, _)] => format!("{first}-{last}{between}{}", name(*elem)),
+            [] => String::new(),
+        };
+        runs.map(text).collect()
+    }
+
     /// The format of a layer.
     #[must_use]
     pub fn of(&self, layer: u32) -> Elem {
@@ -50,22 +74,12 @@ impl From<Elem> for KvFormats {
 /// `bf16`, or `bf16 (0-3 f16, 11 f32)`.
 impl fmt::Display for KvFormats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(name(self.all))?;
-        let mut runs: Vec<(u32, u32, Elem)> = Vec::new();
-        for (layer, elem) in self.layers.iter().filter(|(_, e)| **e != self.all) {
-            match runs.last_mut() {
-                Some((_, last, of)) if of == elem && *last + 1 == *layer => *last = *layer,
-                _ => runs.push((*layer, *layer, *elem)),
-            }
+        f.write_str(self.plain())?;
+        let runs = self.runs(" ");
+        match runs.is_empty() {
+            true => Ok(()),
+            false => write!(f, " ({})", runs.join(", ")),
         }
-        for (i, (first, last, elem)) in runs.iter().enumerate() {
-            let open = if i == 0 { " (" } else { ", " };
-            match first == last {
-                true => write!(f, "{open}{first} {}", name(*elem))?,
-                false => write!(f, "{open}{first}-{last} {}", name(*elem))?,
-            }
-        }
-        f.write_str(if runs.is_empty() { "" } else { ")" })
     }
 }
 

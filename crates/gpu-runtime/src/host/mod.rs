@@ -41,6 +41,18 @@ pub struct HostOptions {
     pub affinity: Vec<usize>,
 }
 
+impl HostOptions {
+    /// Threads that the team will have.
+    #[must_use]
+    pub fn team(&self) -> usize {
+        match (self.threads, self.affinity.len()) {
+            (0, 0) => std::thread::available_parallelism().map_or(1, usize::from),
+            (0, cores) => cores,
+            (threads, _) => threads,
+        }
+    }
+}
+
 /// The team's threads could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -96,14 +108,10 @@ impl HostBackend {
     /// # Errors
     /// [`StartError`] if the system refuses threads, or the cores to pin them to are not to be had.
     pub fn new(options: &HostOptions) -> Result<HostBackend, StartError> {
-        let threads = match (options.threads, options.affinity.len()) {
-            (0, 0) => std::thread::available_parallelism().map_or(1, usize::from),
-            (0, cores) => cores,
-            (threads, cores) if cores != 0 && cores != threads => {
-                return Err(StartError::Cores { threads, cores });
-            }
-            (threads, _) => threads,
-        };
+        let (threads, cores) = (options.team(), options.affinity.len());
+        if cores != 0 && cores != threads {
+            return Err(StartError::Cores { threads, cores });
+        }
         let allowed = allowed_cores();
         for (i, core) in options.affinity.iter().copied().enumerate() {
             if options.affinity[..i].contains(&core) {

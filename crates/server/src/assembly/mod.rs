@@ -143,18 +143,22 @@ impl LoadOptions {
     /// # Errors
     /// Why the device does not serve, and the remedy.
     pub fn backend(&self) -> Result<Arc<dyn GpuBackend>, DeviceError> {
-        let host = HostOptions {
-            threads: self.threads,
-            isa: self.isa,
-            affinity: self.affinity.clone(),
-        };
         let cuda = CudaOptions {
             patience: self.step_timeout,
             stamps: self.stamps,
             faults: self.fault,
             ..CudaOptions::default()
         };
-        self.device.open_with(&host, &cuda)
+        self.device.open_with(&self.host(), &cuda)
+    }
+
+    /// The team of class cpu.
+    fn host(&self) -> HostOptions {
+        HostOptions {
+            threads: self.threads,
+            isa: self.isa,
+            affinity: self.affinity.clone(),
+        }
     }
 }
 

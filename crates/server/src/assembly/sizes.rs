@@ -12,7 +12,7 @@ use metrale_model_engine::{KvPools, Prepared};
 use metrale_scheduler::{LimitsError, PlannerLimits};
 use serde_json::json;
 
-use super::{KvLayersError, LoadOptions, available_memory};
+use super::{Device, KvLayersError, LoadOptions, available_memory};
 use crate::engine_face::Setting;
 
 /// Memory that the KV pool takes at most when no size is given.
@@ -230,7 +230,7 @@ pub(super) fn settings(
         source,
     };
     let defaults = LoadOptions::new("");
-    vec![
+    let mut settings = vec![
         setting(
             "device",
             json!(device.name),
@@ -239,11 +239,13 @@ pub(super) fn settings(
         setting("hardware-class", json!(plan.class), "measured".into()),
         setting(
             "kv-cache-dtype",
-            json!(plan.kv.to_string()),
-            flag(
-                options.kv.is_some() || !options.kv_layers.is_empty(),
-                "checkpoint",
-            ),
+            json!(plan.kv.plain()),
+            flag(options.kv.is_some(), "checkpoint"),
+        ),
+        setting(
+            "kv-cache-dtype-layers",
+            json!(plan.kv.others()),
+            flag(!options.kv_layers.is_empty(), "default"),
         ),
         setting(
             "kv-cache-tokens",
@@ -291,7 +293,17 @@ pub(super) fn settings(
             json!(options.kv_host_bytes as f64 / 1e9),
             flag(options.kv_host_bytes > 0, "default"),
         ),
-    ]
+    ];
+    if options.device == Device::Cpu {
+        let host = options.host();
+        let given = host.threads != 0 || !host.affinity.is_empty();
+        settings.push(setting(
+            "threads",
+            json!(host.team()),
+            flag(given, "measured"),
+        ));
+    }
+    settings
 }
 
 #[cfg(test)]
