@@ -379,6 +379,31 @@ fn a_json_log_holds_nothing_else() {
     }
 }
 
+#[test]
+fn errors_alone_are_told_where_nothing_else_is_wanted() {
+    let model = fixture("llama");
+    let quiet = ["--log-level", "error"];
+    let run = |more: &[&str]| {
+        output(
+            &[
+                &["run", model.as_str(), "The capital"][..],
+                &RUN,
+                &quiet,
+                more,
+            ]
+            .concat(),
+        )
+    };
+    let (code, out, err) = run(&[]);
+    assert_eq!((code, out.is_empty(), err.as_str()), (0, false, ""));
+    // What ends a command is told all the same, in the log's form too.
+    let (code, _, err) = run(&["--max-seq-len", "4096"]);
+    assert!(code == 2 && err.contains("512"), "{err}");
+    let (code, _, err) = run(&["--max-seq-len", "4096", "--log-format", "json"]);
+    let line: serde_json::Value = serde_json::from_str(&err).unwrap();
+    assert_eq!((code, line["level"].as_str()), (2, Some("ERROR")), "{err}");
+}
+
 /// A process that does not outlive its test.
 struct Guard(std::process::Child);
 

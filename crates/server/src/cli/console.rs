@@ -21,6 +21,7 @@ pub struct Console {
     err: Mutex<Sink>,
     terminal: bool,
     logs: AtomicBool,
+    errors_only: AtomicBool,
     running: Mutex<Option<Running>>,
 }
 
@@ -59,6 +60,7 @@ impl Console {
             err: Mutex::new(err),
             terminal,
             logs: AtomicBool::new(false),
+            errors_only: AtomicBool::new(false),
             running: Mutex::new(None),
         }
     }
@@ -78,12 +80,31 @@ impl Console {
         self.logs.store(true, Ordering::Relaxed);
     }
 
+    /// From now on errors alone are written to standard error: no notes and no progress.
+    pub fn errors_only(&self) {
+        self.errors_only.store(true, Ordering::Relaxed);
+    }
+
     /// Writes a line to standard error. Losing it is no failure.
     pub fn note(&self, text: &str) {
-        if self.logs.load(Ordering::Relaxed) {
-            tracing::info!("{text}");
+        if self.errors_only.load(Ordering::Relaxed) {
             return;
         }
+        match self.logs.load(Ordering::Relaxed) {
+            true => tracing::info!("{text}"),
+            false => self.write(text),
+        }
+    }
+
+    /// Writes why a command failed.
+    pub fn error(&self, text: &str) {
+        match self.logs.load(Ordering::Relaxed) {
+            true => tracing::error!("{text}"),
+            false => self.write(text),
+        }
+    }
+
+    fn write(&self, text: &str) {
         let write = || {
             let mut err = locked(&self.err);
             let _ = writeln!(err, "{text}").and_then(|()| err.flush());
@@ -97,6 +118,9 @@ impl Console {
 
 impl Progress for Console {
     fn begin(&self, what: &str, total: Option<u64>, done: u64) {
+        if self.errors_only.load(Ordering::Relaxed) {
+            return;
+        }
         let draws = self.terminal && !self.logs.load(Ordering::Relaxed);
         let bar = draws.then(|| bar(what, total, done));
         *locked(&self.running) = Some(Running {
@@ -203,5 +227,21 @@ pub(crate) mod tests {
             format!("model (1000 B), going on at 250 B\n{}\n", lines.join("\n"))
         );
         assert_eq!(out.text(), "done\n");
+    }
+
+    #[test]
+    fn where_errors_alone_are_wanted_there_is_nothing_else() {
+        for terminal in [false, true] {
+            let err = Kept::default();
+            let console = Console::new(Box::new(io::sink()), Box::new(err.clone()), terminal);
+            console.errors_only();
+            console.begin("weights", Some(10), 0);
+            assert!(locked(&console.running).is_none(), "no bar");
+            console.advance(10);
+            console.end();
+            console.note("seed 7");
+            console.error("met: no");
+            assert_eq!(err.text(), "met: no\n");
+        }
     }
 }

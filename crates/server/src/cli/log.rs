@@ -13,6 +13,9 @@ pub(super) fn start(values: &Values<'_>, machine: &Machine, level: &str) -> Resu
     let level: Level = level
         .parse()
         .map_err(|_| Failure::text(Exit::Usage, format!("--log-level {level}")))?;
+    if level == Level::ERROR {
+        machine.console.errors_only();
+    }
     let log = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)

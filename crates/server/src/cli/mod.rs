@@ -48,7 +48,7 @@ pub fn main(
     let matches = match clap_command().try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(e) if e.use_stderr() => {
-            console.note(e.render().to_string().trim_end());
+            console.error(e.render().to_string().trim_end());
             return Exit::Usage;
         }
         // Help and version are answers.
@@ -128,7 +128,7 @@ fn status(console: &Console, result: Result<(), Failure>) -> Exit {
             // Whoever read the output has had enough (`met list | head`).
             return Exit::Done;
         }
-        console.note(&format!("met: {}", chain(why)));
+        console.error(&format!("met: {}", chain(why)));
     }
     failure.exit
 }

@@ -289,7 +289,7 @@ pub(super) const LOG: Group = Group {
             "LEVEL",
             Kind::Choice(&["error", "warn", "info", "debug", "trace"]),
             "info for serve, warn for the others",
-            "Least important level that is written.",
+            "Least important level that is written; `error` keeps progress and notes away too.",
         ),
     ],
 };
