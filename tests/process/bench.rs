@@ -67,6 +67,18 @@ fn what_does_not_fit_is_told_before_it_runs() {
 }
 
 #[test]
+fn a_ladder_that_does_not_run_takes_no_room() {
+    let model = fixture("llama");
+    let only = "--only decode --concurrency 1 --input 20 --output 8 --repeats 1 --prompts 100000";
+    let arguments = [
+        &["bench", model.to_str().unwrap()][..],
+        &only.split(' ').collect::<Vec<_>>(),
+    ];
+    let (code, _, err) = run(&arguments.concat());
+    assert_eq!(code, 0, "{err}");
+}
+
+#[test]
 fn a_start_is_measured_from_outside() {
     let model = fixture("llama");
     let model = model.to_str().unwrap();

@@ -22,7 +22,7 @@ mod table;
 mod target;
 
 pub use config::{CONFIGS, Config, config};
-pub use options::{Options, OptionsError, list};
+pub use options::{Need, Options, OptionsError, list};
 pub use plugins::{Plugin, Registry};
 pub use report::{
     DecodeRow, Energy, GroupRow, PrefillRow, Report, SCHEMA, StartRow, Value, unmeasured,

@@ -42,13 +42,11 @@ pub enum OptionsError {
     },
     /// Sequences that do not fit the model's context.
     #[error(
-        "{input} + {output} tokens are more than the context of {context}; measure shorter ones"
+        "sequences of {tokens} tokens are more than the context of {context}; measure shorter ones"
     )]
     Context {
-        /// Prompt tokens.
-        input: u32,
-        /// Generated tokens.
-        output: u32,
+        /// Tokens of a sequence, prompt and answer.
+        tokens: u32,
         /// Tokens that fit.
         context: u32,
     },
@@ -91,33 +89,32 @@ impl Options {
     pub fn sequences(&self) -> u32 {
         self.concurrency.iter().copied().max().unwrap_or(1)
     }
+}
 
-    /// The most tokens of a sequence, prompt and answer.
-    #[must_use]
-    pub fn tokens(&self) -> u32 {
-        let prompt = self.prompts.iter().copied().max().unwrap_or(0);
-        (self.input + self.output).max(prompt + 1)
-    }
+/// What a benchmark runs: so many sequences at once, of so many tokens each, prompt and answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// Sequences at once.
+    pub sequences: u32,
+    /// Tokens of each.
+    pub tokens: u32,
+}
 
-    /// Whether a model whose sequences have `context` tokens and whose pool has `pool`, in blocks of 16, can be measured.
+impl Need {
+    /// Whether a model whose sequences have `context` tokens and whose pool has `pool`, in blocks of 16, can run it.
     ///
     /// # Errors
     /// [`OptionsError`], with what would fit.
-    pub fn fit(&self, context: u32, pool: u64) -> Result<(), OptionsError> {
-        let tokens = self.tokens();
+    pub fn fit(self, context: u32, pool: u64) -> Result<(), OptionsError> {
+        let Need { sequences, tokens } = self;
         if tokens > context {
-            return Err(OptionsError::Context {
-                input: tokens - self.output.min(tokens),
-                output: self.output.min(tokens),
-                context,
-            });
+            return Err(OptionsError::Context { tokens, context });
         }
-        let blocks = u64::from(self.input + self.output).div_ceil(16);
-        let needed = blocks * 16 * u64::from(self.sequences());
+        let needed = u64::from(tokens).div_ceil(16) * 16 * u64::from(sequences);
         if needed > pool {
             return Err(OptionsError::Pool {
-                sequences: self.sequences(),
-                tokens: self.input + self.output,
+                sequences,
+                tokens,
                 needed,
                 pool,
             });
@@ -141,25 +138,16 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_before_it_runs() {
-        let options = Options {
-            input: 100,
-            output: 20,
-            concurrency: vec![1, 4],
-            prompts: vec![64],
-            ..Options::default()
+        let need = Need {
+            sequences: 4,
+            tokens: 120,
         };
-        assert_eq!(options.tokens(), 120);
-        assert_eq!(options.fit(120, 512), Ok(()));
+        assert_eq!(need.fit(120, 512), Ok(()));
         assert!(matches!(
-            options.fit(119, 512),
+            need.fit(119, 512),
             Err(OptionsError::Context { .. })
         ));
-        let pool = options.fit(120, 511);
+        let pool = need.fit(120, 511);
         assert!(matches!(pool, Err(OptionsError::Pool { needed: 512, .. })));
-        let long = Options {
-            prompts: vec![4096],
-            ..options
-        };
-        assert_eq!(long.tokens(), 4097);
     }
 }

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use metrale_bench::{
-    About, Gauges, Generated, GroupTime, Options, Plugin, Registry, Report, Stamp, Step, Target,
-    TargetError, Timeline, Work,
+    About, Gauges, Generated, GroupTime, Need, Options, Plugin, Registry, Report, Stamp, Step,
+    Target, TargetError, Timeline, Work,
 };
 use serde_json::Value;
 
@@ -229,6 +229,9 @@ fn a_plugin_joins_or_replaces() {
         fn about(&self) -> &'static str {
             "mine"
         }
+        fn needs(&self, _: &Options) -> Vec<Need> {
+            Vec::new()
+        }
         fn run(
             &self,
             _: &mut dyn Target,
@@ -302,5 +305,38 @@ fn the_table_shows_every_rung() {
         "400.0",
     ] {
         assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+}
+
+/// What is asked of the target fits what the benchmark said before.
+#[test]
+fn a_benchmark_runs_what_it_said_it_needs() {
+    let options = Options {
+        input: 100,
+        output: 20,
+        concurrency: vec![1, 4],
+        prompts: vec![64, 4000],
+        repeats: 1,
+        seed: 0,
+    };
+    let registry = Registry::builtin();
+    let need = |name: &str| {
+        let selected = registry.select(&[name.to_owned()]).unwrap();
+        let needs = selected[0].needs(&options);
+        let most = |of: fn(&Need) -> u32| needs.iter().map(of).max().unwrap();
+        (most(|n| n.sequences), most(|n| n.tokens))
+    };
+    assert_eq!(need("decode"), (4, 120), "no room for the long prompt");
+    assert_eq!(need("prefill"), (1, 4001));
+    for name in ["decode", "prefill"] {
+        let mut target = clockwork();
+        let run = registry.run(&[name.into()], &mut target, &options, &mut |_| {});
+        run.unwrap();
+        let (sequences, tokens) = need(name);
+        let asked = target.asked.iter();
+        let within = |(n, input, output): &(usize, usize, u32)| {
+            *n as u32 <= sequences && *input as u32 + output <= tokens
+        };
+        assert!(asked.clone().all(within), "{name}: {:?}", target.asked);
     }
 }

@@ -4,7 +4,7 @@
 use super::prefill::{range, since};
 use super::{Plugin, shares};
 use crate::idle;
-use crate::options::Options;
+use crate::options::{Need, Options};
 use crate::prompts::Prompts;
 use crate::report::{DecodeRow, Energy, Report, Value, unmeasured};
 use crate::stats::{median, ratio};
@@ -19,6 +19,13 @@ impl Plugin for Decode {
 
     fn about(&self) -> &'static str {
         "tokens per second, by sequences at once"
+    }
+
+    fn needs(&self, options: &Options) -> Vec<Need> {
+        vec![Need {
+            sequences: options.sequences(),
+            tokens: options.input + options.output,
+        }]
     }
 
     fn run(

@@ -2,7 +2,7 @@
 //! Time by kind of launch, for the first and the last rung of the decode ladder and for the longest prompt.
 
 use super::{Plugin, shares};
-use crate::options::Options;
+use crate::options::{Need, Options};
 use crate::report::{GroupRow, Report};
 use crate::stats::ratio;
 use crate::target::{GroupTime, Step, Target, TargetError};
@@ -19,6 +19,16 @@ impl Plugin for Groups {
 
     fn about(&self) -> &'static str {
         "time of each kind of launch, alone and back to back"
+    }
+
+    /// Steps alone, without answers: how many rows of a prompt one of them takes is known when the model is loaded, and a
+    /// whole prompt's have room.
+    fn needs(&self, options: &Options) -> Vec<Need> {
+        let need = |step: &Step| Need {
+            sequences: step.sequences,
+            tokens: step.context + step.rows_each,
+        };
+        steps(options, u32::MAX).iter().map(need).collect()
     }
 
     fn run(

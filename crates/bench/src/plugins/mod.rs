@@ -5,7 +5,7 @@ mod decode;
 mod groups;
 mod prefill;
 
-use crate::options::Options;
+use crate::options::{Need, Options};
 use crate::report::Report;
 use crate::target::{Step, Target, TargetError, Work};
 
@@ -16,6 +16,9 @@ pub trait Plugin: Send + Sync {
 
     /// What it measures, one line.
     fn about(&self) -> &'static str;
+
+    /// What it will run: the context and the sequences that a model is loaded for.
+    fn needs(&self, options: &Options) -> Vec<Need>;
 
     /// Measures, and adds to the report. `note` is told what is being measured.
     ///

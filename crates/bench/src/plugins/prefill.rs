@@ -2,7 +2,7 @@
 //! Time to the first token of one prompt, by its length.
 
 use super::{Plugin, prompt_work, shares};
-use crate::options::Options;
+use crate::options::{Need, Options};
 use crate::prompts::Prompts;
 use crate::report::{PrefillRow, Report};
 use crate::stats::{median, ratio};
@@ -17,6 +17,14 @@ impl Plugin for Prefill {
 
     fn about(&self) -> &'static str {
         "time to the first token of one prompt, by its length"
+    }
+
+    fn needs(&self, options: &Options) -> Vec<Need> {
+        let need = |prompt: &u32| Need {
+            sequences: 1,
+            tokens: prompt + 1,
+        };
+        options.prompts.iter().map(need).collect()
     }
 
     fn run(

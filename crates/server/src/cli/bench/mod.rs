@@ -5,7 +5,7 @@ mod start;
 
 pub(super) use start::start;
 
-use metrale_bench::{Options, Registry, list};
+use metrale_bench::{Need, Options, Registry, list};
 use metrale_telemetry::EnergyMeter;
 
 use super::exit::{Exit, Failure, OrExit};
@@ -23,15 +23,17 @@ pub(super) fn bench(values: &Values<'_>, machine: &Machine) -> Result<(), Failur
     let wanted = wanted(values)?;
     let names = values.texts("only");
     let registry = Registry::builtin();
-    registry
+    let selected = registry
         .select(&names)
         .map_err(|what| Failure::text(Exit::Usage, what))?;
+    let needs: Vec<Need> = selected.iter().flat_map(|p| p.needs(&wanted)).collect();
+    let most = |of: fn(&Need) -> u32| needs.iter().map(of).max().unwrap_or(1);
     let mut load = options::engine(values, machine)?;
     if values.count::<u32>("max-num-seqs").is_none() {
-        load.max_num_seqs = wanted.sequences();
+        load.max_num_seqs = most(|n| n.sequences);
     }
     if load.max_seq_len.is_none() {
-        load.max_seq_len = Some(wanted.tokens().max(16));
+        load.max_seq_len = Some(most(|n| n.tokens).max(16));
     }
     load.stamps = values.has("idle-share");
     let backend = load.backend().map_err(|e| serve::blamed(e.into()))?;
@@ -45,9 +47,10 @@ pub(super) fn bench(values: &Values<'_>, machine: &Machine) -> Result<(), Failur
     machine.console.end();
     let mut measured = measured.map_err(serve::blamed)?;
     let about = metrale_bench::Target::about(&measured);
-    wanted
-        .fit(about.context, about.kv_tokens)
-        .or_exit(Exit::Usage)?;
+    for need in needs {
+        need.fit(about.context, about.kv_tokens)
+            .or_exit(Exit::Usage)?;
+    }
     let mut note = |what: &str| machine.console.note(&format!("measuring {what}"));
     let report = registry
         .run(&names, &mut measured, &wanted, &mut note)
