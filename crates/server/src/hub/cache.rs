@@ -11,6 +11,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{FetchError, RepoId};
 
@@ -117,7 +118,10 @@ fn symlink(target: &Path, path: &Path) -> io::Result<()> {
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), FetchError> {
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder).map_err(|e| FetchError::io("creating", folder, 0, e))?;
-    let temporary = path.with_extension(format!("tmp{}", std::process::id()));
+    // A name of its own for each writer: threads that fetch one file write its revision at the same time.
+    static WRITERS: AtomicU64 = AtomicU64::new(0);
+    let writer = WRITERS.fetch_add(1, Ordering::Relaxed);
+    let temporary = path.with_extension(format!("tmp{}-{writer}", std::process::id()));
     let written = File::create(&temporary)
         .and_then(|mut f| f.write_all(bytes))
         .and_then(|()| fs::rename(&temporary, path));
