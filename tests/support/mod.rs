@@ -94,11 +94,16 @@ fn planned_on_gpu(name: &str) -> bool {
 }
 
 /// The format of KV pools: f32; on a GPU also another one, with `TEST_KV=bf16`, for one, in the environment.
+///
+/// # Panics
+/// If the environment asks for what is no format of a KV pool: a run of another format would pass for it.
 pub(crate) fn kv_asked() -> Elem {
-    let asked = std::env::var("TEST_KV").ok().filter(|_| on_gpu());
-    let mut formats = metrale_core::kv::FORMATS.into_iter();
-    let found = formats.find(|e| asked.as_deref() == Some(&e.to_string()));
-    found.unwrap_or(Elem::F32)
+    let Some(asked) = std::env::var("TEST_KV").ok().filter(|_| on_gpu()) else {
+        return Elem::F32;
+    };
+    let formats = metrale_core::kv::FORMATS;
+    let found = formats.into_iter().find(|e| e.to_string() == asked);
+    found.unwrap_or_else(|| panic!("TEST_KV={asked}: KV pools have {formats:?}"))
 }
 
 /// A backend of two threads that fails as planned; with `TEST_DEVICE=cuda`, CUDA device 0, on which a launch that takes
