@@ -18,7 +18,6 @@ __device__ inline float swiglu(float g, float u) {
 struct Unscaled {
     static constexpr bool BLOCKS = false, ROWS = false;
     __device__ float weight(u32) const { return 1.0f; }
-    __device__ float token(u32) const { return 1.0f; }
     __device__ float apply(float sum, float, float) const { return sum; }
 };
 struct RowScales {
@@ -41,7 +40,6 @@ struct BlockScales {
     const TensorMap* tokens; // f32, box [4, tokens of a box]
 
     __device__ float weight(u32) const { return 1.0f; }
-    __device__ float token(u32) const { return 1.0f; }
     __device__ float apply(float sum, float, float) const { return sum; }
     __device__ const u8* of_half(u32 half, u32 blocks, u32 block) const {
         return weights + ((u64)(half / 2) * blocks + block) * 64 + half % 2 * 32;
