@@ -42,6 +42,7 @@ static int run_tiny() {
     failed += check({{"tiny S8", 256, 2112, false}, false, {8, 65}, 70});
     failed += check({{"tiny f8", 200, 1152, false, F8_ROW}, true, {9, 200}, 200});
     failed += check({{"tiny f8", 272, 1152, true, F8_BLOCK}, true, {9, 200}, 200});
+    failed += check({{"tiny f8 S", 256, 2304, false, F8_BLOCK}, true, {9, 70, 200}, 200});
     return failed != 0;
 }
 

@@ -22,7 +22,7 @@ __device__ void linear_halves(const TensorMap* map, const u8* w, u32 blocks, u32
     extern __shared__ __align__(1024) u8 shared[];
     u32 base = shared_address(shared), full = base + Sizes::BARRIERS, empty = full + STAGES * 8;
     u32 fold = base + Halves<N, STAGES, Scales>::FOLD;
-    u32 rank = cluster_rank(), a = rank % A, h = rank / A, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    u32 rank = cluster_rank(), a = rank % A, h = rank / A, warp = threadIdx.x / 32;
     u32 tiles = (n + TILE_ROWS - 1) / TILE_ROWS, tile = blockIdx.x / (2 * A) * A + a, first_token = blockIdx.y * N;
     u32 segments = linear_segments(blocks, n), mine = segments / 2;
 
@@ -35,7 +35,7 @@ __device__ void linear_halves(const TensorMap* map, const u8* w, u32 blocks, u32
     if (threadIdx.x == 0) {
         for (u32 s = 0; s < STAGES; ++s) {
             barrier_init(full + s * 8, 1);
-            barrier_init(empty + s * 8, A * Sizes::CONSUMERS / 32);
+            barrier_init(empty + s * 8, A * Sizes::CONSUMERS / 32 * WARP_ARRIVALS);
         }
         barrier_init(fold, 1);
         barrier_init_fence();
@@ -102,8 +102,8 @@ __device__ void linear_halves(const TensorMap* map, const u8* w, u32 blocks, u32
         Ends<N, Scales, Out> ends;
         if (h == 1) ends.fetch(scales, out, n, row, first_token, rows);
         auto release = [&](u32 stage) {
-            if (lane == 0) barrier_arrive(empty + stage * 8);
-            if (A == 2 && lane == 1) barrier_arrive_at(empty + stage * 8, rank ^ 1); // it writes to this block, too
+            if (arrives(0)) barrier_arrive(empty + stage * 8);
+            if (A == 2 && arrives(1)) barrier_arrive_at(empty + stage * 8, rank ^ 1); // it writes to this block, too
         };
         for (u32 s = 0; s < mine; ++s) {
             u32 first = segment_begin(h * mine + s, segments, blocks), last = segment_begin(h * mine + s + 1, segments, blocks);

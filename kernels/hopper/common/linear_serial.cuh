@@ -153,7 +153,7 @@ __device__ void linear_serial(const TensorMap* map, const u8* w, u32 blocks, u32
     static_assert(GROUPS % 2 == 0 || !Scales::BLOCKS, "scales of k blocks come for whole tiles");
     extern __shared__ __align__(1024) u8 shared[];
     u32 base = shared_address(shared), full = base + Sizes::BARRIERS, empty = full + STAGES * 8;
-    u32 rank = cluster_rank(), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    u32 rank = cluster_rank(), warp = threadIdx.x / 32;
     u32 halves = tile_rows(n) / 64, segments = FOLD ? linear_segments(blocks, n) : 1; // halves of packed tiles
     Raster raster{(halves + 2 * GROUPS - 1) / (2 * GROUPS), (rows + N - 1) / N};
 
@@ -163,7 +163,7 @@ __device__ void linear_serial(const TensorMap* map, const u8* w, u32 blocks, u32
     if (threadIdx.x == 0) {
         for (u32 s = 0; s < STAGES; ++s) {
             barrier_init(full + s * 8, 1);
-            barrier_init(empty + s * 8, 2 * Sizes::CONSUMERS / 32);
+            barrier_init(empty + s * 8, 2 * Sizes::CONSUMERS / 32 * WARP_ARRIVALS);
         }
         barrier_init_fence();
     }
@@ -236,8 +236,8 @@ __device__ void linear_serial(const TensorMap* map, const u8* w, u32 blocks, u32
         float d[PARTS][N / 2 / PARTS], part[Format::PROMOTE ? N / 2 : 1], sum[FOLD ? N / 2 : 1];
         wait_for_earlier(); // for the scales of tokens; also the producer waits, before it loads tokens
         auto release = [&](u32 stage) {
-            if (lane == 0) barrier_arrive(empty + stage * 8);
-            if (lane == 1) barrier_arrive_at(empty + stage * 8, rank ^ 1); // it writes to this block, too
+            if (arrives(0)) barrier_arrive(empty + stage * 8);
+            if (arrives(1)) barrier_arrive_at(empty + stage * 8, rank ^ 1); // it writes to this block, too
         };
         for (u32 index = blockIdx.x / 2; index < raster.count(); index += gridDim.x / 2) {
             raster.tile(index, &tile, &token_tile);

@@ -39,6 +39,17 @@ __device__ inline void barrier_arrive_at(u32 barrier, u32 rank) {
                  "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier), "r"(rank) : "memory");
 }
 
+// A warp that has read a stage lets one lane arrive for all 32 (after __syncwarp, where lanes read it themselves): `arrives(lane)`
+// says whether this one does. compute-sanitizer's racecheck follows an arrival for the arriving lane alone; with
+// EVERY_LANE_ARRIVES (bench/h200/linear/README.md) each lane arrives for itself, which the tool can follow.
+#ifdef EVERY_LANE_ARRIVES
+constexpr u32 WARP_ARRIVALS = 32;
+__device__ inline bool arrives(u32) { return true; }
+#else
+constexpr u32 WARP_ARRIVALS = 1;
+__device__ inline bool arrives(u32 lane) { return threadIdx.x % 32 == lane; }
+#endif
+
 __device__ inline void barrier_wait(u32 barrier, u32 parity) {
     u32 done;
     do {

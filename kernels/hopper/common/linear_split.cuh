@@ -129,7 +129,7 @@ __device__ void linear_split(const TensorMap* map, const u8* w, u32 blocks, u32 
     if (threadIdx.x == 0) {
         for (u32 s = 0; s < STAGES; ++s) {
             barrier_init(full + s * 8, 1);
-            barrier_init(empty + s * 8, Sizes::CONSUMERS / 32);
+            barrier_init(empty + s * 8, Sizes::CONSUMERS / 32 * WARP_ARRIVALS);
         }
         barrier_init(fold, 1);
         barrier_init_fence();
@@ -205,7 +205,7 @@ __device__ void linear_split(const TensorMap* map, const u8* w, u32 blocks, u32 
                 add_scaled<N>(sum, d, shared + Sizes::SCALES + stage * Sizes::SCALE_STAGE, warp, begin + i);
                 __syncwarp(); // the scales have been read
             }
-            if (lane == 0) barrier_arrive(empty + stage * 8);
+            if (arrives(0)) barrier_arrive(empty + stage * 8);
             if constexpr (!Scales::BLOCKS) {
 #pragma unroll
                 for (u32 j = 0; j < N / 2; ++j) sum[j] = sum[j] + d[j];
@@ -213,7 +213,7 @@ __device__ void linear_split(const TensorMap* map, const u8* w, u32 blocks, u32 
         } else {
             if (i != 0) {
                 wgmma_wait<1>();
-                if (lane == 0) barrier_arrive(empty + previous * 8);
+                if (arrives(0)) barrier_arrive(empty + previous * 8);
             }
             previous = stage;
         }
