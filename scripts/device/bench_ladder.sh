@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Ladders of `met bench` on a GPU machine, in one call, without weights, Rust or a compiler, beside the peer's figures:
 #   here:   METRALE_KERNELS=require METRALE_TARGET_HW=hopper cargo build --release -p metrale-server --bin met
-#   there:  scripts/device/bench_ladder.sh target/release/met [MODEL ...]        (qwen3-0.6b qwen3-8b; a folder with a config.json also is one)
+#   there:  scripts/device/bench_ladder.sh target/release/met [MODEL ...]   (qwen3-0.6b qwen3-8b, or folders)
 # CONCURRENCY, INPUT, OUTPUT, PROMPTS, REPEATS, PREFILL and ONLY choose the rungs; SECONDS_EACH ends a model that takes longer;
 # QUANTIZATION=fp8 rounds the weights (reports are called MODEL-fp8 then).
 # One report a model goes to $OUT, if set. Run from the root of the repository.
@@ -11,7 +11,7 @@ set -uo pipefail
 met="${1:?usage: bench_ladder.sh MET [MODEL ...]}"
 shift
 models=("$@")
-[ ${#models[@]} -gt 0 ] || models=(qwen3-0.6b qwen3-8b; a folder with a config.json also is one)
+[ ${#models[@]} -gt 0 ] || models=(qwen3-0.6b qwen3-8b)
 reports="${OUT:-$(mktemp -d)}"
 device="${DEVICE:-cuda}"
 export METRALE_HOME="$reports/home" METRALE_OFFLINE=1
