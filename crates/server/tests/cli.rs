@@ -203,6 +203,44 @@ fn circuit_works_from_a_configuration_alone() {
     assert_eq!((code, err.contains("cpu")), (2, true), "{err}");
 }
 
+/// A roofline says of which device it is, and no device is taken because of its name.
+#[test]
+fn a_plan_says_whose_peaks_it_is_held_to() {
+    let plan = |flags: &[&str]| {
+        let (code, out, err) = output(&[&["circuit", "plan", &fixture("qwen3")], flags].concat());
+        assert_eq!(code, 0, "{flags:?}: {err}");
+        (out, err)
+    };
+    for (flags, device) in [
+        (&[][..], "cpu-generic"),
+        (&["--hardware", "cpu"], "cpu-generic"),
+        (&["--device", "cpu-server"], "cpu-server"),
+        (&["--hardware", "h100"], "h100-sxm"),
+        (
+            &["--hardware", "hopper", "--device", "h200-sxm"],
+            "h200-sxm",
+        ),
+        (&["--hardware", "gb10"], "gb10"),
+    ] {
+        let (out, _) = plan(flags);
+        assert!(
+            out.contains(&format!("\npeaks of {device}: ")),
+            "{flags:?}: {out}"
+        );
+        assert!(
+            out.contains(&format!("at the peaks of {device}\n")),
+            "{flags:?}: {out}"
+        );
+    }
+    // Two devices are of this class.
+    let (out, err) = plan(&["--hardware", "hopper"]);
+    assert!(
+        out.contains("no device is named") && !out.contains("at the peaks"),
+        "{out}"
+    );
+    assert!(err.contains("--device: h100-sxm, h200-sxm"), "{err}");
+}
+
 #[test]
 fn verify_agrees_and_ends_with_1_where_it_does_not() {
     for name in ["llama", "llama-gguf/model.gguf", "qwen3"] {

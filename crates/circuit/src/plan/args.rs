@@ -120,6 +120,8 @@ impl Realizer<'_> {
         let mut cost = Cost {
             flops_per_row: eval(&family.flops)?,
             flops_per_context: eval(&family.flops_context)?,
+            // 0 is none.
+            window: numbers.get("window").copied().filter(|w| *w > 0),
             ..Cost::default()
         };
         for (sig, arg) in family.args.iter().zip(args) {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a launch moves and computes, and the time the device's peaks allow for it.
 
-use std::ops::AddAssign;
-
 use crate::manifest::devices::Device;
 
 /// Traffic and arithmetic of a launch. A row is a row of the step, or a logits row in the sample phase.
@@ -18,6 +16,8 @@ pub struct Cost {
     pub bytes_per_context: u64,
     /// Operations per row and token of context.
     pub flops_per_context: u64,
+    /// Tokens of context that a row reaches, where its attention has a window; those before cost nothing.
+    pub window: Option<u64>,
 }
 
 /// A step, as the roofline sees it.
@@ -52,7 +52,7 @@ impl Cost {
     pub fn bytes(&self, rows: u64, w: &Workload) -> u64 {
         let context = self
             .bytes_per_context
-            .saturating_mul(w.sequences.saturating_mul(w.context));
+            .saturating_mul(w.sequences.saturating_mul(self.reached(w)));
         self.fixed_bytes
             .saturating_add(self.bytes_per_row.saturating_mul(rows))
             .saturating_add(context)
@@ -63,8 +63,14 @@ impl Cost {
     pub fn flops(&self, rows: u64, w: &Workload) -> u64 {
         let each = self
             .flops_per_row
-            .saturating_add(self.flops_per_context.saturating_mul(w.context));
+            .saturating_add(self.flops_per_context.saturating_mul(self.reached(w)));
         each.saturating_mul(rows)
+    }
+
+    /// Tokens of each sequence's context that count.
+    fn reached(&self, w: &Workload) -> u64 {
+        self.window
+            .map_or(w.context, |window| w.context.min(window))
     }
 
     /// Seconds that the device's peaks allow: the larger of moving and computing.
@@ -73,19 +79,5 @@ impl Cost {
         let moving = self.bytes(rows, w) as f64 / device.bandwidth;
         let flops = device.flops.get(peak).or_else(|| device.flops.get("f32"));
         moving.max(flops.map_or(0.0, |peak| self.flops(rows, w) as f64 / peak))
-    }
-}
-
-impl AddAssign for Cost {
-    fn add_assign(&mut self, other: Cost) {
-        self.fixed_bytes = self.fixed_bytes.saturating_add(other.fixed_bytes);
-        self.bytes_per_row = self.bytes_per_row.saturating_add(other.bytes_per_row);
-        self.flops_per_row = self.flops_per_row.saturating_add(other.flops_per_row);
-        self.bytes_per_context = self
-            .bytes_per_context
-            .saturating_add(other.bytes_per_context);
-        self.flops_per_context = self
-            .flops_per_context
-            .saturating_add(other.flops_per_context);
     }
 }

@@ -187,8 +187,6 @@ pub struct Plan {
     pub staging: SpanId,
     /// What the host reads back.
     pub outputs: OutputSpans,
-    /// Sum over all groups: one forward and one sample program.
-    pub cost: Cost,
 }
 
 /// What every stage looks at.

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use metrale_core::{ArenaKind, Arg, Elem, MemoryPlan, SpanId, StepLimits, Unit};
 
 use super::args::Launch;
-use super::cost::Cost;
 use super::digest::Digest;
 use super::fuse::Fused;
 use super::lower::Lowered;
@@ -116,8 +115,6 @@ pub(super) fn realize(
     let staging = r.staging()?;
     let outputs = r.outputs()?;
     memory::lay_out(&mut r.memory, &r.groups)?;
-    let mut cost = Cost::default();
-    r.groups.iter().for_each(|g| cost += g.cost);
     let plan = Plan {
         class: class.name.clone(),
         family: instance.family().to_owned(),
@@ -144,7 +141,6 @@ pub(super) fn realize(
         kv_groups: r.kv_groups,
         staging,
         outputs,
-        cost,
     };
     memory::check_memory(&plan.memory, &plan.groups).map_err(|e| PlanError::Library {
         what: e.to_string(),

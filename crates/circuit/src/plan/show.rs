@@ -14,14 +14,17 @@ impl Plan {
     #[must_use]
     pub fn show(&self, w: &Workload) -> String {
         let mut out = String::new();
-        let device = self.device.as_ref().map_or("no device", |(name, _)| name);
         let _ = writeln!(
             out,
-            "plan of family {} on class {} ({device}), digest {}",
+            "plan of family {} on class {}, digest {}",
             self.family,
             self.class,
             self.digest.short()
         );
+        let _ = match &self.device {
+            Some((name, device)) => writeln!(out, "peaks of {name}: {}", device.source),
+            None => writeln!(out, "no device is named, so no time is given"),
+        };
         let _ = writeln!(
             out,
             "step: {} rows, {} logits rows, {} sequences of {} tokens of context; KV {}",

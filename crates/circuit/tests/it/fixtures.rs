@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use metrale_circuit::{ConfigInput, Instance, Source, WeightKey};
+use metrale_circuit::{ConfigInput, Instance, Source, WeightKey, Workload};
 use metrale_config::{GgufHeader, GgufLimits, flatten, gguf_config, json};
 use metrale_core::Elem;
 
@@ -109,5 +109,30 @@ fn a_gguf_and_the_configuration_it_was_made_from_agree() {
         };
         assert_eq!(shapes(&hf), shapes(&gguf), "{from}");
         assert_eq!(hf.ops().len(), gguf.ops().len(), "{from}");
+    }
+}
+
+/// Keys that a window hides are neither read nor multiplied: a layer of 8 tokens costs the same at any context from 8 on.
+#[test]
+fn context_beyond_a_window_costs_nothing() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/tiny");
+    let instance = hf(&root.join("gemma3/config.json")).unwrap();
+    let formats = instance.uniform_formats(Elem::BF16);
+    let plan = library().plan(&instance, &request(&formats)).unwrap();
+    let attends = |name: &str| {
+        let group = plan.groups.iter().find(|g| g.name == name).unwrap();
+        move |context| {
+            let w = Workload::decode(context);
+            (group.cost.bytes(1, &w), group.cost.flops(1, &w))
+        }
+    };
+    let (sliding, full) = (attends("L0.attention_ext.a"), attends("L1.attention.a"));
+    // A key and a value of 2 heads of 16 in bf16; 4 heads multiply and add each once.
+    let (bytes, flops) = (2 * 2 * 16 * 2, 4 * 4 * 16);
+    let rows = sliding(0).0;
+    for (context, reached) in [(0, 0), (7, 7), (8, 8), (9, 8), (300, 8)] {
+        let want = |tokens: u64| (rows + tokens * bytes, tokens * flops);
+        assert_eq!(sliding(context), want(reached), "{context} tokens");
+        assert_eq!(full(context), want(context), "{context} tokens");
     }
 }

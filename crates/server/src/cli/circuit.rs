@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `met circuit`: how a checkpoint is understood and planned, as text.
 
-use metrale_circuit::{CircuitLibrary, Plan, Workload};
+use metrale_circuit::{CircuitLibrary, Device, Plan, Workload};
 use metrale_core::{KV_BLOCK, StepLimits};
 use metrale_model_engine::{KvPools, PlanOptions, Prepared};
 use metrale_model_weights::Checkpoint;
@@ -21,7 +21,8 @@ pub(super) fn show(values: &Values<'_>, machine: &Machine) -> Result<(), Failure
 }
 
 pub(super) fn plan(values: &Values<'_>, machine: &Machine) -> Result<(), Failure> {
-    let plan = planned(values, machine)?;
+    let library = library().or_exit(Exit::Failed)?;
+    let plan = planned(values, machine, &library)?;
     let rows = values.count("rows").unwrap_or(1);
     let sequences = rows.min(u64::from(plan.limits.slots));
     let workload = Workload {
@@ -31,13 +32,19 @@ pub(super) fn plan(values: &Values<'_>, machine: &Machine) -> Result<(), Failure
         context: values.count("context").unwrap_or(1024),
     };
     machine.console.print(&plan.show(&workload))?;
+    let devices = library.devices().iter();
+    let devices = names(devices.filter(|(_, d)| d.class == plan.class));
+    if plan.device.is_none() && !devices.is_empty() {
+        let what = format!("for times, name a device of the class with --device: {devices}");
+        machine.console.note(&what);
+    }
     Ok(())
 }
 
 pub(super) fn memory(values: &Values<'_>, machine: &Machine) -> Result<(), Failure> {
-    machine
-        .console
-        .print(&planned(values, machine)?.memory_text())?;
+    let library = library().or_exit(Exit::Failed)?;
+    let plan = planned(values, machine, &library)?;
+    machine.console.print(&plan.memory_text())?;
     Ok(())
 }
 
@@ -58,13 +65,16 @@ pub(super) fn prepared(
     Prepared::new(library, checkpoint, &values.texts("accept-key")).or_exit(Exit::Checkpoint)
 }
 
-fn planned(values: &Values<'_>, machine: &Machine) -> Result<Plan, Failure> {
-    let library = library().or_exit(Exit::Failed)?;
-    let mut prepared = prepared(values, machine, &library)?;
+fn planned(
+    values: &Values<'_>,
+    machine: &Machine,
+    library: &CircuitLibrary,
+) -> Result<Plan, Failure> {
+    let mut prepared = prepared(values, machine, library)?;
     if values.text("quantization") == Some("fp8") {
         prepared.quantize_fp8().or_exit(Exit::Checkpoint)?;
     }
-    let (class, device) = hardware(values, &library)?;
+    let (class, device) = hardware(values, library)?;
     let limits = limits(values, prepared.instance.context());
     let all = kv(values).unwrap_or_else(|| kv_of(&prepared));
     let kv = kv_layers(values)?.formats(all, &prepared.instance);
@@ -81,10 +91,11 @@ fn planned(values: &Values<'_>, machine: &Machine) -> Result<Plan, Failure> {
         limits,
         fuse: !values.has("unfused"),
     };
-    prepared.plan(&library, &options).or_exit(Exit::Checkpoint)
+    prepared.plan(library, &options).or_exit(Exit::Checkpoint)
 }
 
 /// The class to plan for and the device of the roofline. `--hardware` may name a device too, or begin one's name (`h200`).
+/// `None` is what stands for the class, if anything does.
 fn hardware(
     values: &Values<'_>,
     library: &CircuitLibrary,
@@ -93,9 +104,12 @@ fn hardware(
     let stated = values.text("device").map(str::to_owned);
     let devices = library.devices().iter();
     if library.classes().any(|c| c == wanted) {
-        let first = devices.into_iter().find(|(_, d)| d.class == wanted);
-        let device = stated.or_else(|| first.map(|(name, _)| name.clone()));
-        return Ok((wanted.to_owned(), device));
+        let mut of_class = devices.filter(|(_, d)| d.class == wanted);
+        let only = match (of_class.next(), of_class.next()) {
+            (Some((name, _)), None) => Some(name.clone()),
+            _ => None,
+        };
+        return Ok((wanted.to_owned(), stated.or(only)));
     }
     let named = |name: &str| {
         name == wanted
@@ -112,14 +126,15 @@ fn hardware(
         format!(
             "no hardware class or device `{wanted}`; known classes are {}, and devices {}",
             known.join(", "),
-            library
-                .devices()
-                .keys()
-                .cloned()
-                .collect::<Vec<_>>()
-                .join(", ")
+            names(library.devices().iter())
         ),
     ))
+}
+
+/// Names of devices, as a list.
+fn names<'a>(devices: impl Iterator<Item = (&'a String, &'a Device)>) -> String {
+    let names: Vec<&str> = devices.map(|(name, _)| name.as_str()).collect();
+    names.join(", ")
 }
 
 fn limits(values: &Values<'_>, context: u64) -> StepLimits {

@@ -40,8 +40,8 @@ const PLAN_FLAGS: &[Group] = &[
                 "device",
                 "NAME",
                 Kind::Text,
-                "the first of the class",
-                "Device of kernels/DEVICES.toml whose peaks give the roofline.",
+                "cpu-generic for class cpu, the device that --hardware names, or the only one of its class",
+                "Device of kernels/DEVICES.toml whose peaks give the roofline; the plan says which.",
             ),
             Flag::new(
                 "rows",
