@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use metrale_server::cli::page;
+use metrale_server::cli::table::COMMANDS;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -201,6 +202,87 @@ fn circuit_works_from_a_configuration_alone() {
     );
     let (code, _, err) = output(&["circuit", "plan", folder, "--hardware", "abacus"]);
     assert_eq!((code, err.contains("cpu")), (2, true), "{err}");
+}
+
+/// What `met circuit` takes changes what it prints; the flags of a server that could not are unknown to it.
+#[test]
+fn every_flag_of_circuit_has_an_effect() {
+    let circuit = COMMANDS.iter().find(|c| c.name == "circuit").unwrap();
+    for command in circuit.commands {
+        let printed = |flags: &[&str]| output(&[&["circuit", command.name], flags].concat());
+        let folder = circuit_folder(command.name);
+        for flag in command.groups.iter().flat_map(|g| g.flags) {
+            let given = format!("--{}", flag.name);
+            // Beside what holds for both; sequences count where the step has rows for them.
+            let (value, beside): (&str, &[&str]) = match flag.name {
+                "hardware" => ("hopper", &[]),
+                "device" => ("cpu-server", &[]),
+                "rows" | "context" => ("5", &[]),
+                "quantization" => ("fp8", &[]),
+                "unfused" => ("", &[]),
+                "max-seq-len" => ("16", &[]),
+                "max-num-seqs" if command.name == "plan" => ("2", &["--rows", "4"]),
+                "max-num-seqs" => ("2", &[]),
+                "max-prefill-tokens" => ("20000", &[]),
+                "kv-cache-dtype" => ("int8", &[]),
+                "kv-cache-dtype-layers" => ("last=int8", &[]),
+                "kv-cache-bytes" => ("100000", &[]),
+                "accept-key" => ("a_key_of_tomorrow", &[]),
+                other => panic!("{} takes --{other}: what does it change?", command.name),
+            };
+            let model = match flag.name {
+                "accept-key" => folder.as_str(),
+                _ => &fixture("gemma3"),
+            };
+            let mut with = vec![model, &given];
+            with.extend((!value.is_empty()).then_some(value));
+            let without = printed(&[&[model][..], beside].concat());
+            let with = printed(&[&with[..], beside].concat());
+            assert_eq!(with.0, 0, "{} {given} {value}: {}", command.name, with.2);
+            assert_ne!(with.1, without.1, "{} {given} {value}", command.name);
+        }
+    }
+    for unknown in [
+        "--threads",
+        "--queue-len",
+        "--policy",
+        "--step-timeout",
+        "--kv-host-gb",
+    ] {
+        for command in ["plan", "memory"] {
+            let (code, _, err) = output(&["circuit", command, &fixture("llama"), unknown, "1"]);
+            assert!(
+                code == 2 && err.contains(unknown),
+                "{command} {unknown}: {err}"
+            );
+        }
+    }
+    // Memory has no step that is shown and no times.
+    for unknown in ["--rows", "--context", "--device"] {
+        let (code, _, err) = output(&["circuit", "memory", &fixture("llama"), unknown, "1"]);
+        assert!(code == 2 && err.contains(unknown), "{unknown}: {err}");
+    }
+    let (code, _, err) = output(&[
+        "circuit",
+        "plan",
+        &fixture("llama"),
+        "--max-seq-len",
+        "1024",
+    ]);
+    assert!(
+        code == 2 && err.contains("512"),
+        "as a server says it: {err}"
+    );
+}
+
+/// A configuration with a key that nobody knows.
+fn circuit_folder(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("unknown-key-{name}"));
+    fs::create_dir_all(&folder).unwrap();
+    let text = fs::read_to_string(fixture("qwen3/config.json")).unwrap();
+    let text = text.replacen('{', "{\"a_key_of_tomorrow\": 3,", 1);
+    fs::write(folder.join("config.json"), text).unwrap();
+    folder.to_str().unwrap().to_owned()
 }
 
 /// A roofline says of which device it is, and no device is taken because of its name.

@@ -11,6 +11,7 @@ mod kv_types;
 mod live;
 mod measured;
 mod memory;
+mod planned;
 mod sizes;
 
 use std::path::PathBuf;
@@ -32,8 +33,8 @@ use crate::engine_face::{ModelCard, ServedModel};
 use crate::template::{ChatTemplate, TemplateError, TemplateLimits, TemplateTokens};
 use crate::text_face;
 use crate::tokenizer::{NoTokenizer, Tokenizer, TokenizerError};
+pub(crate) use planned::{Shown, plan_on};
 use sizes::Room;
-pub(crate) use sizes::kv_of;
 
 pub use blame::Blame;
 pub use defaults::{DefaultError, SamplingFlags};

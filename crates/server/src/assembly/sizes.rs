@@ -32,6 +32,14 @@ impl Room {
         }
     }
 
+    /// As much as can be of use.
+    pub(super) fn endless() -> Room {
+        Room {
+            bytes: Some(u64::MAX),
+            what: "all that can be of use",
+        }
+    }
+
     /// On a device with `free` bytes, beside `rest` of weights and activations. A tenth is left to programs and others.
     pub(super) fn of_device(free: u64, rest: u64) -> Room {
         Room {
@@ -168,7 +176,7 @@ pub(super) fn choose(options: &LoadOptions, prepared: &Prepared) -> Result<Sizes
 }
 
 /// The checkpoint's own float type; f16 for a GGUF, whose weights have none.
-pub(crate) fn kv_of(prepared: &Prepared) -> Elem {
+fn kv_of(prepared: &Prepared) -> Elem {
     let config = &prepared.checkpoint.config;
     match (config.source, config.dtype) {
         (ConfigSource::Hf, Some(dtype @ (Elem::F32 | Elem::F16 | Elem::BF16))) => dtype,

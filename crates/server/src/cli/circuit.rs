@@ -2,17 +2,16 @@
 //! `met circuit`: how a checkpoint is understood and planned, as text.
 
 use metrale_circuit::{CircuitLibrary, Device, Plan, Workload};
-use metrale_core::{KV_BLOCK, StepLimits};
-use metrale_model_engine::{KvPools, PlanOptions, Prepared};
+use metrale_model_engine::Prepared;
 use metrale_model_weights::Checkpoint;
-use metrale_scheduler::PlannerLimits;
 
 use super::exit::{Exit, Failure, OrExit};
 use super::machine::Machine;
 use super::model::Model;
 use super::options::{kv, kv_layers};
 use super::parser::Values;
-use crate::assembly::{kv_of, library};
+use super::serve::blamed;
+use crate::assembly::{LoadOptions, Shown, library, plan_on};
 
 pub(super) fn show(values: &Values<'_>, machine: &Machine) -> Result<(), Failure> {
     let prepared = prepared(values, machine, &library().or_exit(Exit::Failed)?)?;
@@ -22,8 +21,10 @@ pub(super) fn show(values: &Values<'_>, machine: &Machine) -> Result<(), Failure
 
 pub(super) fn plan(values: &Values<'_>, machine: &Machine) -> Result<(), Failure> {
     let library = library().or_exit(Exit::Failed)?;
-    let plan = planned(values, machine, &library)?;
     let rows = values.count("rows").unwrap_or(1);
+    let device = values.text("device");
+    let plan = planned(values, machine, &library, device, rows)?;
+    let rows = u64::from(rows);
     let sequences = rows.min(u64::from(plan.limits.slots));
     let workload = Workload {
         rows,
@@ -43,7 +44,7 @@ pub(super) fn plan(values: &Values<'_>, machine: &Machine) -> Result<(), Failure
 
 pub(super) fn memory(values: &Values<'_>, machine: &Machine) -> Result<(), Failure> {
     let library = library().or_exit(Exit::Failed)?;
-    let plan = planned(values, machine, &library)?;
+    let plan = planned(values, machine, &library, None, 1)?;
     machine.console.print(&plan.memory_text())?;
     Ok(())
 }
@@ -69,29 +70,35 @@ fn planned(
     values: &Values<'_>,
     machine: &Machine,
     library: &CircuitLibrary,
+    device: Option<&str>,
+    rows: u32,
 ) -> Result<Plan, Failure> {
     let mut prepared = prepared(values, machine, library)?;
     if values.text("quantization") == Some("fp8") {
         prepared.quantize_fp8().or_exit(Exit::Checkpoint)?;
     }
-    let (class, device) = hardware(values, library)?;
-    let limits = limits(values, prepared.instance.context());
-    let all = kv(values).unwrap_or_else(|| kv_of(&prepared));
-    let kv = kv_layers(values)?.formats(all, &prepared.instance);
-    let kv = kv.or_exit(Exit::Usage)?;
-    // As many blocks as every sequence at full length takes.
-    let pools = KvPools::divide(&prepared.instance, &kv, &limits, None);
-    let options = PlanOptions {
+    let (class, device) = hardware(values, library, device)?;
+    let defaults = LoadOptions::new("");
+    let options = LoadOptions {
+        kv: kv(values),
+        kv_layers: kv_layers(values)?,
+        kv_bytes: values.count("kv-cache-bytes"),
+        max_seq_len: values.count("max-seq-len"),
+        max_num_seqs: values
+            .count("max-num-seqs")
+            .unwrap_or(defaults.max_num_seqs),
+        max_prefill_tokens: values
+            .count("max-prefill-tokens")
+            .unwrap_or(defaults.max_prefill_tokens),
+        ..defaults
+    };
+    let shown = Shown {
         class,
         device,
-        kv,
-        kv_blocks: pools.blocks,
-        windows: pools.windows,
-        snapshots: 0,
-        limits,
+        rows,
         fuse: !values.has("unfused"),
     };
-    prepared.plan(library, &options).or_exit(Exit::Checkpoint)
+    plan_on(library, &prepared, &options, shown).map_err(blamed)
 }
 
 /// The class to plan for and the device of the roofline. `--hardware` may name a device too, or begin one's name (`h200`).
@@ -99,9 +106,10 @@ fn planned(
 fn hardware(
     values: &Values<'_>,
     library: &CircuitLibrary,
+    device: Option<&str>,
 ) -> Result<(String, Option<String>), Failure> {
     let wanted = values.text("hardware").unwrap_or("cpu");
-    let stated = values.text("device").map(str::to_owned);
+    let stated = device.map(str::to_owned);
     let devices = library.devices().iter();
     if library.classes().any(|c| c == wanted) {
         let mut of_class = devices.filter(|(_, d)| d.class == wanted);
@@ -135,28 +143,4 @@ fn hardware(
 fn names<'a>(devices: impl Iterator<Item = (&'a String, &'a Device)>) -> String {
     let names: Vec<&str> = devices.map(|(name, _)| name.as_str()).collect();
     names.join(", ")
-}
-
-fn limits(values: &Values<'_>, context: u64) -> StepLimits {
-    let default = PlannerLimits::default();
-    let slots = values.count("max-num-seqs").unwrap_or(default.max_num_seqs);
-    let rows = values
-        .count::<u32>("max-prefill-tokens")
-        .unwrap_or(default.max_prefill_tokens)
-        .saturating_add(slots);
-    let wanted = values
-        .count::<u64>("rows")
-        .and_then(|r| u32::try_from(r).ok())
-        .unwrap_or(1);
-    let context = u32::try_from(context).unwrap_or(u32::MAX);
-    let tokens = values.count("max-seq-len").unwrap_or(context);
-    StepLimits {
-        rows: rows.max(wanted),
-        logits_rows: default.max_logits_rows.max(slots),
-        slots,
-        blocks_per_slot: tokens.div_ceil(KV_BLOCK),
-        tables: 1,
-        history: default.max_history.max(tokens),
-        bias: default.max_bias,
-    }
 }

@@ -51,46 +51,100 @@ pub(super) const WEIGHTS: Group = Group {
     ],
 };
 
+/// Context.
+pub(super) const MAX_SEQ_LEN: Flag = Flag::new(
+    "max-seq-len",
+    "TOKENS",
+    Kind::Count {
+        least: 16,
+        most: 1 << 24,
+    },
+    "the checkpoint's context",
+    "Tokens of one sequence, prompt and answer together. Sizes the block tables and bounds what one request can hold of the KV pool.",
+);
+
+/// Sequences at once.
+pub(super) const MAX_NUM_SEQS: Flag = Flag::new(
+    "max-num-seqs",
+    "N",
+    Kind::Count {
+        least: 1,
+        most: 1024,
+    },
+    "32",
+    "Sequences that run at once. More raise throughput and the time between two tokens of each.",
+);
+
+/// Chunk of a prompt.
+pub(super) const MAX_PREFILL_TOKENS: Flag = Flag::new(
+    "max-prefill-tokens",
+    "TOKENS",
+    Kind::Count {
+        least: 1,
+        most: 65_536,
+    },
+    "256",
+    "Prompt tokens in one step. A larger chunk ends a prompt sooner and makes running answers wait longer for the step.",
+);
+
+/// Type of the KV cache.
+pub(super) const KV_TYPE: Flag = Flag::new(
+    "kv-cache-dtype",
+    "TYPE",
+    Kind::Choice(KV_TYPES),
+    "the checkpoint's float type, f16 for a GGUF",
+    "Element type of the KV cache. Another type is another numerics digest: answers may differ.",
+);
+
+/// Size of the KV cache.
+pub(super) const KV_BYTES: Flag = Flag::new(
+    "kv-cache-bytes",
+    "BYTES",
+    Kind::Count {
+        least: 1,
+        most: 1 << 50,
+    },
+    "every sequence at full length, at most a quarter of the free memory (on a GPU, what weights and activations leave of nine tenths)",
+    "Size of the KV cache.",
+);
+
+/// A key taken as harmless.
+pub(super) const ACCEPT_KEY: Flag = Flag::new(
+    "accept-key",
+    "KEY",
+    Kind::Text,
+    "",
+    "Take a configuration key that met does not know as harmless. The answers are yours to judge then.",
+)
+.repeated();
+
+/// What the sizes of a plan follow from: the flags of `met serve` that `met circuit` takes too.
+pub(super) const SIZES: Group = Group {
+    heading: "Engine",
+    flags: &[
+        MAX_SEQ_LEN,
+        MAX_NUM_SEQS,
+        MAX_PREFILL_TOKENS,
+        KV_TYPE,
+        KV_LAYERS,
+        Flag {
+            default: "every sequence at full length",
+            ..KV_BYTES
+        },
+        ACCEPT_KEY,
+    ],
+};
+
 /// Context, sequences, memory and threads of the engine.
 pub(super) const ENGINE: Group = Group {
     heading: "Engine",
     flags: &[
-        Flag::new(
-            "max-seq-len",
-            "TOKENS",
-            Kind::Count { least: 16, most: 1 << 24 },
-            "the checkpoint's context",
-            "Tokens of one sequence, prompt and answer together. Sizes the block tables and bounds what one request can hold of the KV pool.",
-        ),
-        Flag::new(
-            "max-num-seqs",
-            "N",
-            Kind::Count { least: 1, most: 1024 },
-            "32",
-            "Sequences that run at once. More raise throughput and the time between two tokens of each.",
-        ),
-        Flag::new(
-            "max-prefill-tokens",
-            "TOKENS",
-            Kind::Count { least: 1, most: 65_536 },
-            "256",
-            "Prompt tokens in one step. A larger chunk ends a prompt sooner and makes running answers wait longer for the step.",
-        ),
-        Flag::new(
-            "kv-cache-dtype",
-            "TYPE",
-            Kind::Choice(KV_TYPES),
-            "the checkpoint's float type, f16 for a GGUF",
-            "Element type of the KV cache. Another type is another numerics digest: answers may differ.",
-        ),
+        MAX_SEQ_LEN,
+        MAX_NUM_SEQS,
+        MAX_PREFILL_TOKENS,
+        KV_TYPE,
         KV_LAYERS,
-        Flag::new(
-            "kv-cache-bytes",
-            "BYTES",
-            Kind::Count { least: 1, most: 1 << 50 },
-            "every sequence at full length, at most a quarter of the free memory (on a GPU, what weights and activations leave of nine tenths)",
-            "Size of the KV cache.",
-        ),
+        KV_BYTES,
         Flag::new(
             "kv-host-gb",
             "GB",
@@ -118,21 +172,30 @@ pub(super) const ENGINE: Group = Group {
         Flag::new(
             "step-timeout",
             "SECONDS",
-            Kind::Count { least: 1, most: 86_400 },
+            Kind::Count {
+                least: 1,
+                most: 86_400,
+            },
             "120",
             "A device step that runs longer has hung: its requests fail, and met starts again with its socket kept.",
         ),
         Flag::new(
             "queue-len",
             "N",
-            Kind::Count { least: 1, most: 1 << 20 },
+            Kind::Count {
+                least: 1,
+                most: 1 << 20,
+            },
             "512",
             "Requests that wait; one more is refused with 429.",
         ),
         Flag::new(
             "threads",
             "N",
-            Kind::Count { least: 1, most: 1024 },
+            Kind::Count {
+                least: 1,
+                most: 1024,
+            },
             "one per core that the process may use",
             "Threads of the CPU team. Answers do not depend on it.",
         ),
@@ -143,14 +206,7 @@ pub(super) const ENGINE: Group = Group {
             "the system places them",
             "Cores to pin the threads of the CPU team to, one each, such as 0,2-4. Without --threads, as many threads.",
         ),
-        Flag::new(
-            "accept-key",
-            "KEY",
-            Kind::Text,
-            "",
-            "Take a configuration key that met does not know as harmless. The answers are yours to judge then.",
-        )
-        .repeated(),
+        ACCEPT_KEY,
     ],
 };
 

@@ -2,7 +2,9 @@
 //! The commands of `met`.
 
 use super::flags::{Argument, Command, Flag, Group, Kind};
-use super::serve_args::{DEVICE, ENGINE, KV_LAYERS, LOG, NETWORK, QUANTIZATION, SAMPLING, WEIGHTS};
+use super::serve_args::{
+    DEVICE, ENGINE, KV_LAYERS, LOG, NETWORK, QUANTIZATION, SAMPLING, SIZES, WEIGHTS,
+};
 use crate::assembly::KV_TYPES;
 
 const MODEL_HELP: &str = "A path (a .gguf file, or a folder with config.json), a recipe (`met list`), or a repository on the hub: ORG/NAME, ORG/NAME@REVISION, ORG/NAME:FILE.gguf. A path that exists wins.";
@@ -25,17 +27,21 @@ const CHECKPOINT: Argument = Argument {
     help: "As MODEL of `met show`. A folder that holds config.json alone will do.",
 };
 
+const HARDWARE: Flag = Flag::new(
+    "hardware",
+    "CLASS",
+    Kind::Text,
+    "cpu",
+    "Hardware class to plan for, or one of its devices (`h200`).",
+);
+
+const UNFUSED: Flag = Flag::switch("unfused", "Leave every operation a launch of its own.");
+
 const PLAN_FLAGS: &[Group] = &[
     Group {
         heading: "Plan",
         flags: &[
-            Flag::new(
-                "hardware",
-                "CLASS",
-                Kind::Text,
-                "cpu",
-                "Hardware class to plan for, or one of its devices (`h200`).",
-            ),
+            HARDWARE,
             Flag::new(
                 "device",
                 "NAME",
@@ -64,10 +70,19 @@ const PLAN_FLAGS: &[Group] = &[
                 "Tokens that each sequence of that step has behind it.",
             ),
             QUANTIZATION,
-            Flag::switch("unfused", "Leave every operation a launch of its own."),
+            UNFUSED,
         ],
     },
-    ENGINE,
+    SIZES,
+];
+
+/// Memory has no step and no time.
+const MEMORY_FLAGS: &[Group] = &[
+    Group {
+        heading: "Plan",
+        flags: &[HARDWARE, QUANTIZATION, UNFUSED],
+    },
+    SIZES,
 ];
 
 const REPEATS: Flag = Flag::new(
@@ -197,7 +212,7 @@ const CIRCUIT: &[Command] = &[
         about: "Show what lies where in memory",
         detail: "",
         arguments: &[CHECKPOINT],
-        groups: PLAN_FLAGS,
+        groups: MEMORY_FLAGS,
         commands: &[],
     },
 ];

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The plan that a checkpoint would be served by, without its device.
+
+use anyhow::Result;
+use metrale_circuit::{CircuitLibrary, Plan};
+use metrale_model_engine::{PlanOptions, Prepared};
+
+use super::LoadOptions;
+use super::sizes::{self, Room};
+
+/// What is planned for.
+pub(crate) struct Shown {
+    /// The hardware class.
+    pub(crate) class: String,
+    /// The device whose peaks give the roofline; `None` = what stands for the class.
+    pub(crate) device: Option<String>,
+    /// Rows that a step must have room for, if the options give it fewer.
+    pub(crate) rows: u32,
+    /// Whether operations are joined.
+    pub(crate) fuse: bool,
+}
+
+/// The plan of `prepared` by the sizes of `options`. Without a size of the KV cache it holds every sequence at full length.
+///
+/// # Errors
+/// As [`open_on`](super::open_on) without its device.
+pub(crate) fn plan_on(
+    library: &CircuitLibrary,
+    prepared: &Prepared,
+    options: &LoadOptions,
+    shown: Shown,
+) -> Result<Plan> {
+    let sizes = sizes::choose(options, prepared)?;
+    let pools = sizes.kv_pools(options, prepared, Room::endless())?;
+    let mut limits = sizes.step;
+    limits.rows = limits.rows.max(shown.rows);
+    let plan = PlanOptions {
+        class: shown.class,
+        device: shown.device,
+        kv: sizes.kv,
+        limits,
+        kv_blocks: pools.blocks,
+        windows: pools.windows,
+        snapshots: limits.slots,
+        fuse: shown.fuse,
+    };
+    Ok(prepared.plan(library, &plan)?)
+}
