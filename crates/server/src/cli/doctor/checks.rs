@@ -60,7 +60,7 @@ pub(super) fn all(machine: &Machine, probe: &dyn Probe, port: u16) -> Vec<Check>
     let model = model(machine);
     let fetched = model.state == State::Good;
     vec![
-        cpu(probe),
+        cpu(probe, machine.levers.cpu_isa()),
         cores(probe),
         memory(probe),
         gpu(probe),
@@ -73,24 +73,41 @@ pub(super) fn all(machine: &Machine, probe: &dyn Probe, port: u16) -> Vec<Check>
     ]
 }
 
-fn cpu(probe: &dyn Probe) -> Check {
+/// `forced` is METRALE_CPU_ISA, which takes the choice of kernels away.
+fn cpu(probe: &dyn Probe, forced: Option<&str>) -> Check {
     let features = probe.features();
+    let paths = probe.kernel_paths();
     let list = |has: bool| {
-        features
-            .iter()
-            .filter(|(_, h)| *h == has)
-            .map(|(n, _)| *n)
-            .collect::<Vec<_>>()
-            .join(" ")
+        let which = features.iter().filter(|(_, h)| *h == has);
+        which.map(|(n, _)| *n).collect::<Vec<_>>().join(" ")
     };
+    let arch = std::env::consts::ARCH;
+    if let Some(forced) = forced {
+        let found = format!("{arch}; METRALE_CPU_ISA={forced} forces a kernel path");
+        let (state, found, remedy) = match (paths.contains(&forced), paths.last()) {
+            (true, Some(best)) if *best == forced => {
+                return Check::good("processor", format!("{found}, the best here"));
+            }
+            (true, best) => {
+                let best = best.copied().unwrap_or_default();
+                let remedy = format!("unset METRALE_CPU_ISA to run {best}; answers are the same");
+                (State::Warning, found, remedy)
+            }
+            (false, _) => {
+                let found = format!("{found} that this processor lacks");
+                let remedy = format!("unset METRALE_CPU_ISA, or give one of {}", paths.join(" "));
+                (State::Bad, found, remedy)
+            }
+        };
+        return Check::other("processor", state, found, remedy);
+    }
     if features.iter().all(|(_, has)| *has) && !features.is_empty() {
         return Check::good(
             "processor",
             format!(
-                "{} with {}; kernel paths {}, the last is taken",
-                std::env::consts::ARCH,
+                "{arch} with {}; kernel paths {}, the last is taken",
                 list(true),
-                probe.kernel_paths().join(" ")
+                paths.join(" ")
             ),
         );
     }
@@ -102,7 +119,7 @@ fn cpu(probe: &dyn Probe) -> Check {
     Check::other(
         "processor",
         State::Warning,
-        format!("{}, {lacks}", std::env::consts::ARCH),
+        format!("{arch}, {lacks}"),
         "the portable kernels run, several times slower; answers are the same",
     )
 }
@@ -120,12 +137,7 @@ fn cores(probe: &dyn Probe) -> Check {
 }
 
 fn memory(probe: &dyn Probe) -> Check {
-    let info = probe.read(Path::new("/proc/meminfo"));
-    let kib = |key: &str| {
-        let line = info.as_deref()?.lines().find(|l| l.starts_with(key))?;
-        line.split_whitespace().nth(1)?.parse::<u64>().ok()
-    };
-    let Some(free) = kib("MemAvailable:").map(|k| k * 1024) else {
+    let Some(free) = probe.memory() else {
         return Check::other(
             "memory",
             State::Warning,
@@ -134,17 +146,15 @@ fn memory(probe: &dyn Probe) -> Check {
         );
     };
     // Weights, a pool for one full context, and room to work.
-    let needed = recipe::find(recipe::DEFAULT)
-        .ok()
-        .flatten()
-        .map_or(0, |r| r.size)
-        + (512 << 20);
+    let recipe = recipe::find(recipe::DEFAULT).ok().flatten();
+    let least = recipe.map_or(0, |r| r.size) + (512 << 20);
     let found = format!(
-        "{} free, the default recipe needs about {}",
+        "{} free; {} needs at least {}, for its weights and one full context; a server gives up to a quarter of what is free to its KV cache (--kv-cache-bytes)",
         HumanBytes(free),
-        HumanBytes(needed)
+        recipe::DEFAULT,
+        HumanBytes(least)
     );
-    if free >= needed {
+    if free >= least {
         Check::good("memory", found)
     } else {
         Check::other(
@@ -280,9 +290,11 @@ mod tests {
     }
 
     impl Probe for Fake {
-        fn read(&self, path: &Path) -> Option<String> {
-            path.ends_with("meminfo")
-                .then(|| format!("MemTotal: 1 kB\nMemAvailable:   {} kB\n", self.memory_kib))
+        fn read(&self, _: &Path) -> Option<String> {
+            None
+        }
+        fn memory(&self) -> Option<u64> {
+            Some(self.memory_kib << 10)
         }
         fn run(&self, program: &str, _: &[&str]) -> Option<String> {
             (!self.fails && program == "python3")
@@ -344,6 +356,41 @@ mod tests {
         .filter(|(_, s)| *s != State::Good)
         .collect();
         assert_eq!(bad, [("model", State::Warning)]);
+    }
+
+    #[test]
+    fn a_forced_instruction_set_is_named() {
+        let fake = Fake {
+            memory_kib: 8 << 20,
+            fails: false,
+        };
+        for (forced, state, words) in [
+            ("avx2", State::Good, "the best here"),
+            ("portable", State::Warning, "to run avx2"),
+            ("amx", State::Bad, "one of portable avx2"),
+        ] {
+            let check = cpu(&fake, Some(forced));
+            assert_eq!(check.state, state, "{check:?}");
+            let text = format!("{} {}", check.found, check.remedy.unwrap_or_default());
+            assert!(
+                text.contains(&format!("METRALE_CPU_ISA={forced}")),
+                "{text}"
+            );
+            assert!(text.contains(words), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_memory_line_says_that_it_is_the_least() {
+        let fake = |memory_kib| Fake {
+            memory_kib,
+            fails: false,
+        };
+        let check = memory(&fake(8 << 20));
+        for words in ["8.00 GiB free", "at least", "--kv-cache-bytes"] {
+            assert!(check.found.contains(words), "{}", check.found);
+        }
+        assert_eq!(memory(&fake(512 << 10)).state, State::Bad);
     }
 
     #[test]

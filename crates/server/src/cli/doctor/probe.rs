@@ -11,6 +11,8 @@ use std::process::{Command, Stdio};
 pub(super) trait Probe {
     /// A file's text.
     fn read(&self, path: &Path) -> Option<String>;
+    /// Bytes of memory that can be taken, the control group's limit counted in.
+    fn memory(&self) -> Option<u64>;
     /// A program's first line of output, if it ran and succeeded.
     fn run(&self, program: &str, arguments: &[&str]) -> Option<String>;
     /// Whether a port of 127.0.0.1 can be listened on.
@@ -32,6 +34,10 @@ pub(super) struct System;
 impl Probe for System {
     fn read(&self, path: &Path) -> Option<String> {
         fs::read_to_string(path).ok()
+    }
+
+    fn memory(&self) -> Option<u64> {
+        crate::assembly::available_memory()
     }
 
     fn run(&self, program: &str, arguments: &[&str]) -> Option<String> {
