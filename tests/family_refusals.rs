@@ -99,6 +99,14 @@ fn what_is_refused_and_by_which_words() {
             "\"num_experts_per_tok\": 9",
             "`num_experts_per_tok`",
         ),
+        // A width said twice, or by Transformers' default.
+        ("mamba2", "\"expand\": 2", "\"expand\": 4", "`expand`"),
+        (
+            "mamba2",
+            "\"expand\": 2,\n  \"head_dim\": 32",
+            "\"head_dim\": 16",
+            "`expand`",
+        ),
         // Parts of fused tensors.
         (
             "phi3",
