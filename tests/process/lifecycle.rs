@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From the start to the end of a server: loading, draining, stopping, being killed; and clients that leave.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use crate::checkpoints::{deep, fixture};
@@ -90,6 +92,36 @@ fn survival_48_the_second_sigterm_stops_at_once() {
     assert!(
         events < 399,
         "all {events} events came: nothing was stopped"
+    );
+}
+
+/// The end of a server is bounded, whatever its step does: this one would run for an hour.
+#[test]
+fn survival_48_a_step_that_does_not_end_is_left_behind() {
+    let arguments = ["--step-timeout", "3600"];
+    let fault = [("METRALE_FAULT", "hang=200")];
+    let mut met = Met::with(&fixture("llama"), &folder("home"), &arguments, &fault);
+    until("ready", || (met.get("/ready").status == 200).then_some(()));
+    let _stream = begun(&met);
+    let (mut tokens, mut since) = (0.0, Instant::now());
+    until("a step that does not end", || {
+        let now = met.metric("vllm:generation_tokens_total");
+        if now != tokens {
+            (tokens, since) = (now, Instant::now());
+        }
+        (since.elapsed() > Duration::from_secs(1)).then_some(())
+    });
+    met.signal("TERM");
+    until("draining", || {
+        (met.get("/ready").status == 503).then_some(())
+    });
+    met.signal("TERM");
+    assert_eq!(met.ended(), Some(1), "{}", met.log());
+    assert!(met.log().contains("is left to the end"), "{}", met.log());
+    assert!(
+        met.log().contains("answers that ran were cut"),
+        "{}",
+        met.log()
     );
 }
 

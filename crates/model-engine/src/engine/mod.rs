@@ -7,7 +7,7 @@ pub use populate::Populator;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -76,10 +76,12 @@ pub enum StartError {
     Thread(#[from] io::Error),
 }
 
-/// A running engine. Dropping it drains: what runs is finished, then the thread ends.
+/// A running engine. Dropping it drains: what runs is finished, then the thread ends. [`Engine::stop`] does not wait so long.
 pub struct Engine {
     handle: Handle<Sampling>,
     thread: Option<JoinHandle<()>>,
+    /// Whether the thread is left to itself.
+    left: AtomicBool,
     _populator: Populator,
 }
 
@@ -95,6 +97,7 @@ impl Engine {
         Ok(Engine {
             handle,
             thread: Some(thread),
+            left: AtomicBool::new(false),
             _populator: populator,
         })
     }
@@ -104,12 +107,29 @@ impl Engine {
     pub fn handle(&self) -> &Handle<Sampling> {
         &self.handle
     }
+
+    /// Fails what runs, and waits at most `within` for the step that is on the device. Whether the thread has ended; if not,
+    /// it is left to that step, and nothing waits for it: it ends with the process at the latest.
+    pub fn stop(&self, within: Duration) -> bool {
+        self.handle.shutdown();
+        let (since, ended) = (Instant::now(), || match &self.thread {
+            Some(thread) => thread.is_finished(),
+            None => true,
+        });
+        while !ended() && since.elapsed() < within {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.left.store(!ended(), Ordering::Relaxed);
+        ended()
+    }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
         self.handle.drain();
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = self.thread.take()
+            && !self.left.load(Ordering::Relaxed)
+        {
             // A panic of the loop was reported through health; there is nobody left to tell.
             let _ = thread.join();
         }

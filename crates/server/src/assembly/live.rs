@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The engine face over the real engine.
 
+use std::time::Duration;
+
 use metrale_model_engine::Engine;
 use metrale_sampling::Sampling;
 use metrale_scheduler::{Delivery, Event, Handle, Health, Refusal};
@@ -11,7 +13,7 @@ use crate::engine_face::{self, EngineState, EngineStats, EventStream, Request};
 /// The running engine, as the HTTP side sees it.
 pub struct LiveEngine {
     handle: Handle<Sampling>,
-    _engine: Engine,
+    engine: Engine,
 }
 
 impl LiveEngine {
@@ -20,7 +22,7 @@ impl LiveEngine {
     pub fn new(engine: Engine) -> LiveEngine {
         LiveEngine {
             handle: engine.handle().clone(),
-            _engine: engine,
+            engine,
         }
     }
 
@@ -35,9 +37,10 @@ impl LiveEngine {
         self.handle.drain();
     }
 
-    /// Fails what runs, and stops.
-    pub fn shutdown(&self) {
-        self.handle.shutdown();
+    /// Fails what runs, and stops. At most `within` for the step that is on the device; whether it has ended by then. A step
+    /// that has not is left behind: dropping the engine does not wait for it.
+    pub fn stop(&self, within: Duration) -> bool {
+        self.engine.stop(within)
     }
 }
 

@@ -4,7 +4,7 @@
 use std::io;
 use std::net::{TcpListener, ToSocketAddrs};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use metrale_gpu_runtime::GpuBackend;
 use tokio::runtime::Runtime;
@@ -24,6 +24,8 @@ use crate::hub::Progress;
 
 /// Threads that answer connections. The work is the engine's: these parse and format.
 const HTTP_THREADS: usize = 2;
+/// Time that the step on the device has to end when the server ends.
+const LAST_STEP: Duration = Duration::from_secs(2);
 
 pub(super) fn serve(values: &Values<'_>, machine: &Arc<Machine>) -> Result<(), Failure> {
     log::start(values, machine, "info")?;
@@ -55,6 +57,7 @@ pub(super) fn serve(values: &Values<'_>, machine: &Arc<Machine>) -> Result<(), F
         .console
         .note(&format!("{} at http://{address}/v1", model.name));
 
+    let drain = config.limits.drain.as_secs();
     let started = Instant::now();
     let runtime = runtime()?;
     let app = App::new(config, Box::new(SystemAmbient));
@@ -91,17 +94,20 @@ pub(super) fn serve(values: &Values<'_>, machine: &Arc<Machine>) -> Result<(), F
         }
     });
     let ended = outcome.or_exit(Exit::Machine)??;
+    // Whoever could be told has been told: a step that still runs is of use to nobody.
     if let Some(model) = loaded.lock().unwrap_or_else(PoisonError::into_inner).take()
-        && ended == Ended::Cut
+        && !model.engine.stop(LAST_STEP)
     {
-        model.engine.shutdown();
+        tracing::warn!("the step that runs is left to the end of the process");
     }
     tracing::info!(?ended, "ended");
     match ended {
         Ended::Drained | Ended::Left => Ok(()),
         Ended::Cut => Err(Failure::text(
             Exit::Failed,
-            "ended at once: answers that ran were cut",
+            format!(
+                "ended by a second signal, or {drain} seconds after the first: answers that ran were cut"
+            ),
         )),
     }
 }

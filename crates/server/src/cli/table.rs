@@ -222,7 +222,7 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: "serve",
         about: "Serve a model over HTTP, with OpenAI's API",
-        detail: "Fetches the model first if it is not on this machine. The server listens at once and is ready (GET /ready) when the weights are loaded; SIGTERM lets running answers end.",
+        detail: "Fetches the model first if it is not on this machine. The server listens at once and is ready (GET /ready) when the weights are loaded; SIGTERM lets running answers end, for 30 seconds at most; what runs then, or at a second signal, is cut, and the exit status is 1.",
         arguments: &[OPTIONAL_MODEL],
         groups: &[NETWORK, WEIGHTS, DEVICE, ENGINE, SAMPLING, LICENCE, LOG],
         commands: &[],
