@@ -36,11 +36,11 @@ pub enum PlanError {
         /// What it serves.
         serves: Vec<String>,
     },
-    /// The first op that no point of the class can carry out.
+    /// The first op whose formats no point of the class takes.
     #[error(
         "class {class} has no point of {family} for op {op} with {wanted}; it has {}; \
          choose another format or class",
-        if has.is_empty() { "none".to_owned() } else { has.join(", ") }
+        has.join(", ")
     )]
     MissingPoint {
         /// The class.
@@ -51,8 +51,25 @@ pub enum PlanError {
         op: String,
         /// The formats wanted, by argument.
         wanted: String,
-        /// The points of the family.
+        /// The points of the family; there are some.
         has: Vec<String>,
+    },
+    /// An op of a kernel family that the class lacks.
+    #[error(
+        "class {class} has no kernel for op {op}, in no format: it lacks `{family}`, which models of family {model} need; choose a class that has it ({})",
+        classes.join(", ")
+    )]
+    NoKernel {
+        /// The class.
+        class: String,
+        /// The kernel family.
+        family: String,
+        /// The op.
+        op: String,
+        /// The model's family.
+        model: String,
+        /// The classes that have kernels of that family.
+        classes: Vec<String>,
     },
     /// The request names no format for a weight.
     #[error(

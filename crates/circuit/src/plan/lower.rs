@@ -14,6 +14,7 @@ use metrale_core::{Elem, RowRange};
 use super::layouts::Layouts;
 use super::shapes::{fixed_elem, value};
 use super::{Job, PlanError};
+use crate::class::Class;
 use crate::instance::{Attr, Edge, EdgeId, Op, OpId, Operand, State, Use};
 use crate::library::CircuitLibrary;
 
@@ -333,18 +334,29 @@ impl Lowering<'_> {
         let others = others.filter_map(|n| {
             fixed_elem(self.job, &self.out.edges, op, format, n).map(|elem| format!("{n} = {elem}"))
         });
-        let has = self
-            .job
-            .class
-            .points
-            .iter()
-            .filter(|p| p.id.family() == op.op);
+        let of_family = |class: &Class| {
+            let points = class.points.iter().filter(|p| p.id.family() == op.op);
+            points.map(|p| p.id.to_string()).collect::<Vec<_>>()
+        };
+        let class = self.job.class.name.clone();
+        let has = of_family(self.job.class);
+        if has.is_empty() {
+            let classes = self.job.library.classes.values();
+            let with = classes.filter(|c| !of_family(c).is_empty());
+            return PlanError::NoKernel {
+                class,
+                family: op.op.clone(),
+                op: op.name.clone(),
+                model: self.job.instance.family().to_owned(),
+                classes: with.map(|c| c.name.clone()).collect(),
+            };
+        }
         PlanError::MissingPoint {
-            class: self.job.class.name.clone(),
+            class,
             family: op.op.clone(),
             op: op.name.clone(),
             wanted: others.chain(edges).collect::<Vec<_>>().join(", "),
-            has: has.map(|p| p.id.to_string()).collect(),
+            has,
         }
     }
 }

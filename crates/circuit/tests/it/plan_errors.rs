@@ -51,6 +51,36 @@ fn the_first_missing_point_is_named_with_what_there_is() {
     assert!(e.to_string().contains("k = q8_0"), "{e}");
 }
 
+/// Where a class lacks an op, no other format helps: the error says which op of which model, and who has it.
+#[test]
+fn an_op_that_a_class_lacks_is_named_with_the_classes_that_have_it() {
+    let config = "model_type = \"mamba2\"\nvocab_size = 320\nhidden_size = 64\nnum_hidden_layers = 1\n\
+                  num_heads = 4\nhead_dim = 32\nstate_size = 16\nn_groups = 1";
+    let instance = hf(&flat(config)).unwrap();
+    let formats = instance.uniform_formats(Elem::BF16);
+    let mut request = request(&formats);
+    request.class = "hopper";
+    let e = library().plan(&instance, &request).unwrap_err();
+    let want = PlanError::NoKernel {
+        class: "hopper".into(),
+        family: "conv1d".into(),
+        op: "L0.conv1d.convolved".into(),
+        model: "mamba2".into(),
+        classes: vec!["cpu".into()],
+    };
+    assert_eq!(e, want);
+    let text = e.to_string();
+    for words in [
+        "class hopper",
+        "L0.conv1d.convolved",
+        "`conv1d`",
+        "family mamba2",
+        "(cpu)",
+    ] {
+        assert!(text.contains(words), "{text}");
+    }
+}
+
 #[test]
 fn formats_that_do_not_fit() {
     // Norm weights in a block format: no vector pack.

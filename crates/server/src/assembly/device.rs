@@ -176,10 +176,13 @@ impl Device {
     /// # Errors
     /// [`DeviceError::Kernels`], or the [`PrepareError`] as it is.
     pub fn planned(self, plan: Result<Plan, PrepareError>) -> anyhow::Result<Plan> {
-        use PlanError::{MissingPoint, NoPack, NotServed};
+        use PlanError::{MissingPoint, NoKernel, NoPack, NotServed};
         let lacks = |e: &PrepareError| match e {
             PrepareError::Plan(e) => {
-                matches!(**e, MissingPoint { .. } | NoPack { .. } | NotServed { .. })
+                matches!(
+                    **e,
+                    MissingPoint { .. } | NoKernel { .. } | NoPack { .. } | NotServed { .. }
+                )
             }
             _ => false,
         };
