@@ -54,16 +54,14 @@ pub enum PlanError {
         /// The points of the family; there are some.
         has: Vec<String>,
     },
-    /// An op of a kernel family that the class lacks.
+    /// An op whose kernel family (the middle of its name) the class lacks.
     #[error(
-        "class {class} has no kernel for op {op}, in no format: it lacks `{family}`, which models of family {model} need; choose a class that has it ({})",
+        "class {class} has no kernel for op {op} of the models of family {model}, whatever the format; choose a class that has one ({})",
         classes.join(", ")
     )]
     NoKernel {
         /// The class.
         class: String,
-        /// The kernel family.
-        family: String,
         /// The op.
         op: String,
         /// The model's family.

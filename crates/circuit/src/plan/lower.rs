@@ -345,7 +345,6 @@ impl Lowering<'_> {
             let with = classes.filter(|c| !of_family(c).is_empty());
             return PlanError::NoKernel {
                 class,
-                family: op.op.clone(),
                 op: op.name.clone(),
                 model: self.job.instance.family().to_owned(),
                 classes: with.map(|c| c.name.clone()).collect(),
