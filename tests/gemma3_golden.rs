@@ -12,8 +12,13 @@ use serde::Deserialize;
 use support::teacher::{largest, logits, model_file};
 use support::{Result, Setup};
 
-/// Margin (logits) above which a step of the reference is clear; half of it is what a logit may be off.
-const CLEAR: f32 = 0.05;
+/// What a logit may be off: 8 times the error of a random walk of the roundings of activations to format a16, four a layer of 18
+/// (inputs of four products) and one behind, relative to the root mean square of the logits that the reference gives, 8.34, as
+/// `verify::bound_of` reckons with formats of 16 bits. Such a rounding is even within half of 1/16383 of its block's largest
+/// value, for 32 normal values 2.1 deviations: 2^-14.7 of a value. Measured: 0.0045.
+const BOUND: f32 = 0.021;
+/// Margin (logits) above which a step of the reference is clear: two logits may be off.
+const CLEAR: f32 = 2.0 * BOUND;
 /// Tokens of the longest prompt with its continuation, rounded up.
 const TOKENS: u32 = 1024;
 
@@ -90,5 +95,5 @@ fn clear_steps_of_the_reference_are_ours_too() {
         "{clear} clear steps equal, {equal_close} of {close} close ones, logits within {worst}"
     );
     assert!(clear > close, "the reference has few clear steps");
-    assert!(worst < CLEAR / 2.0, "logits differ by {worst}");
+    assert!(worst < BOUND, "logits differ by {worst}");
 }

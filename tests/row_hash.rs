@@ -3,10 +3,12 @@
 //!
 //! One request (prompt, seed, sampling) runs through the real engine under every circumstance that must not matter: alone,
 //! in a crowd, in chunks of any size, after a prefix hit on an earlier answer, after a forced recompute, on one thread or
-//! two, on the portable path or the vector one, fused or not. The hashes of all its logits rows must be equal each time.
+//! two, on the portable path or the vector one, fused or not, in another process. The hashes of all its logits rows must be
+//! equal each time.
 
 mod support;
 
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use metrale_core::{Elem, KV_BLOCK, StepLimits};
@@ -19,7 +21,7 @@ use metrale_scheduler::{
     Delivery, Event, FinishReason, Handle, PlannerLimits, Request, RequestId, Stats, Turn,
 };
 use support::serving::turn;
-use support::{Result, Setup, fixture, on_gpu, served};
+use support::{Result, Setup, dummy, fixture, on_gpu, served};
 
 /// Families, weight formats with arithmetic of their own, and heads of 64 and 128 columns, which GPU classes have kernels for.
 const FIXTURES: &[&str] = &[
@@ -60,6 +62,9 @@ const FIXTURES: &[&str] = &[
     "deepseek-v3-gguf",
     "mamba2-gguf",
 ];
+/// SmolLM2-135M's shape (hidden 576, 9 query and 3 key heads of 64, feed-forward 1536, vocabulary 49152, tied) with made
+/// weights: all 30 layers on a GPU, two on a processor, whose time goes into the head then.
+const DUMMY: &str = "smollm2-135m";
 /// Those whose prefixes are resumed at snapshots alone.
 const RECURRENT: &[&str] = &[
     "qwen3-next",
@@ -72,6 +77,13 @@ const PROMPT: u32 = 45;
 const ANSWER: u32 = 24;
 /// Tokens of the smallest vocabulary among them.
 const VOCAB: u32 = 128;
+
+/// The fixtures that the device serves, and the dummy.
+fn models() -> Vec<&'static str> {
+    let mut names = served(FIXTURES);
+    names.push(DUMMY);
+    names
+}
 
 /// Tokens of an answer with the hash of the logits row behind each.
 type Answer = Vec<(u32, u64)>;
@@ -161,7 +173,15 @@ impl Running {
     fn start(name: &str, case: &Case) -> Result<Running> {
         let path = fixture(name);
         let gguf = path.join("model.gguf");
-        let model = case.setup.load(if gguf.exists() { &gguf } else { &path })?;
+        let model = match (name, gguf.exists()) {
+            (DUMMY, _) => {
+                let layers = if on_gpu() { 30 } else { 2 };
+                let prepared = dummy(DUMMY, layers)?;
+                case.setup.load_prepared(&prepared, case.setup.backend()?)?
+            }
+            (_, true) => case.setup.load(&gguf)?,
+            (_, false) => case.setup.load(&path)?,
+        };
         let options = EngineOptions {
             limits: case.limits.clone(),
             row_hashes: case.hashes,
@@ -244,7 +264,7 @@ fn check(what: &str, name: &str, want: &Answer, got: &Answer) {
 
 #[test]
 fn chunk_sizes_leave_no_trace() {
-    for name in served(FIXTURES) {
+    for name in models() {
         let want = alone(name, &case()).unwrap();
         for chunk in [1, 7, 16] {
             check(
@@ -259,7 +279,7 @@ fn chunk_sizes_leave_no_trace() {
 
 #[test]
 fn threads_instruction_sets_and_fusion_leave_no_trace() {
-    for name in served(FIXTURES) {
+    for name in models() {
         let want = alone(name, &case()).unwrap();
         for (what, change) in [
             ("one thread", (|s| s.threads = 1) as fn(&mut Setup)),
@@ -283,7 +303,7 @@ fn threads_instruction_sets_and_fusion_leave_no_trace() {
 
 #[test]
 fn a_crowd_of_sixteen_leaves_no_trace() {
-    for name in served(FIXTURES) {
+    for name in models() {
         let want = alone(name, &case()).unwrap();
         for chunk in [7, 64] {
             let mut engine = Running::start(name, &sized(chunk, 256)).unwrap();
@@ -313,7 +333,7 @@ fn a_crowd_of_sixteen_leaves_no_trace() {
 
 #[test]
 fn a_prefix_hit_on_an_earlier_answer_leaves_no_trace() {
-    for name in served(FIXTURES) {
+    for name in models() {
         let want = alone(name, &case()).unwrap();
         let mut engine = Running::start(name, &case()).unwrap();
         engine.submit(watched(1).unwrap()).unwrap();
@@ -364,7 +384,7 @@ fn a_prefix_hit_on_an_earlier_answer_leaves_no_trace() {
 /// and after preemption. (Elsewhere the same runs again without hashes.)
 #[test]
 fn steps_ahead_of_their_tokens_leave_no_trace() {
-    for name in served(FIXTURES) {
+    for name in models() {
         let tokens = |answer: Answer| answer.into_iter().map(|(t, _)| t).collect::<Vec<_>>();
         let want = tokens(alone(name, &case()).unwrap());
         for (chunk, blocks) in [(64, 256), (7, 256), (64, 12)] {
@@ -413,7 +433,7 @@ fn drafts_leave_no_trace() {
         ))
     };
     let mut accepted = 0;
-    for name in served(FIXTURES) {
+    for name in models() {
         for greedy in [true, false] {
             let asked = |id| match greedy {
                 true => Ok(other(id, PROMPT, ANSWER)),
@@ -455,7 +475,7 @@ fn drafts_leave_no_trace() {
 
 #[test]
 fn recompute_after_preemption_leaves_no_trace() {
-    for name in served(FIXTURES) {
+    for name in models() {
         let want = alone(name, &case()).unwrap();
         // 12 blocks hold two such sequences at their full length (5 blocks each), not three.
         let mut engine = Running::start(name, &sized(64, 12)).unwrap();
@@ -470,6 +490,37 @@ fn recompute_after_preemption_leaves_no_trace() {
             "{name}: nothing was preempted, the case does not test what it says"
         );
         check("preempted", name, &want, &engine.answer(1).unwrap());
+    }
+}
+
+/// In the environment of the other process.
+const OTHER: &str = "TEST_ROW_HASH_OTHER";
+
+/// A second engine of this process, and the same test in a process of its own.
+#[test]
+fn restarts_leave_no_trace() {
+    let told = models().into_iter().map(|name| {
+        let answer = alone(name, &case()).unwrap();
+        (name, answer)
+    });
+    let line = |name: &str, answer: &Answer| format!("answer of {name}: {answer:?}");
+    if std::env::var_os(OTHER).is_some() {
+        told.for_each(|(name, answer)| println!("\n{}", line(name, &answer)));
+        return;
+    }
+    let told: Vec<(&str, Answer)> = told.collect();
+    let other = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "restarts_leave_no_trace", "--nocapture"])
+        .env(OTHER, "1")
+        .output()
+        .unwrap();
+    let out = String::from_utf8_lossy(&other.stdout);
+    assert!(other.status.success(), "{out}");
+    for (name, answer) in told {
+        let again = alone(name, &case()).unwrap();
+        check("a second engine", name, &answer, &again);
+        let line = line(name, &answer);
+        assert!(out.lines().any(|l| l == line), "{name}: {out}");
     }
 }
 

@@ -186,8 +186,16 @@ impl Setup {
         path: &Path,
         backend: Arc<dyn GpuBackend>,
     ) -> Result<TransformerModel> {
-        let library = library()?;
-        let prepared = Prepared::new(&library, Checkpoint::open(path)?, &[])?;
+        let prepared = Prepared::new(&library()?, Checkpoint::open(path)?, &[])?;
+        self.load_prepared(&prepared, backend)
+    }
+
+    /// Loads what is prepared on `backend`.
+    pub(crate) fn load_prepared(
+        &self,
+        prepared: &Prepared,
+        backend: Arc<dyn GpuBackend>,
+    ) -> Result<TransformerModel> {
         let options = PlanOptions {
             class: backend.device().class.clone(),
             device: None,
@@ -198,22 +206,39 @@ impl Setup {
             snapshots: self.limits.slots,
             fuse: self.fuse,
         };
-        let plan = Arc::new(prepared.plan(&library, &options)?);
-        Ok(load(&prepared, plan, backend, |_| ())?)
+        let plan = Arc::new(prepared.plan(&library()?, &options)?);
+        Ok(load(prepared, plan, backend, |_| ())?)
     }
+}
+
+/// A configuration that met brings, with that many layers and made weights.
+pub(crate) fn dummy(name: &str, layers: u32) -> Result<Prepared> {
+    let config = metrale_bench::config(name).ok_or("no such configuration")?;
+    let mut json: serde_json::Value = serde_json::from_str(config.json)?;
+    json["num_hidden_layers"] = layers.into();
+    let folder = TempCopy::empty()?;
+    std::fs::write(folder.path().join("config.json"), json.to_string())?;
+    let prepared = Prepared::new(&library()?, Checkpoint::open(folder.path())?, &[])?;
+    Ok(prepared.with_made_weights(0))
 }
 
 /// A copy of a fixture folder, removed when dropped.
 pub(crate) struct TempCopy(PathBuf);
 
 impl TempCopy {
-    /// Copies the files of `folder`.
-    pub(crate) fn of(folder: &Path) -> Result<TempCopy> {
+    /// A folder without files.
+    pub(crate) fn empty() -> Result<TempCopy> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("met-test-{}-{number}", std::process::id());
         let copy = TempCopy(std::env::temp_dir().join(name));
         std::fs::create_dir_all(&copy.0)?;
+        Ok(copy)
+    }
+
+    /// Copies the files of `folder`.
+    pub(crate) fn of(folder: &Path) -> Result<TempCopy> {
+        let copy = TempCopy::empty()?;
         for entry in std::fs::read_dir(folder)? {
             let entry = entry?;
             std::fs::copy(entry.path(), copy.0.join(entry.file_name()))?;
