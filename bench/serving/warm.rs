@@ -16,7 +16,7 @@ const PROMPT: u32 = 2048;
 pub(crate) fn prefix(model: &Path) {
     let mut options = LoadOptions::new(model);
     options.max_seq_len = Some(4096);
-    options.max_num_seqs = 4;
+    options.max_num_seqs = Some(4);
     options.kv_bytes = Some(2 << 30);
     let opened = open(options).unwrap();
     let engine = EngineOptions {

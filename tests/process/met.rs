@@ -44,6 +44,7 @@ pub(crate) fn command(arguments: &[&str], home: &Path) -> Command {
         .env_clear()
         .env("METRALE_HOME", home)
         .env("HOME", home)
+        .env("CUDA_VISIBLE_DEVICES", "") // auto is the processor, on any machine
         .env("METRALE_OFFLINE", "1")
         .stdin(Stdio::null());
     command

@@ -184,7 +184,7 @@ fn more_pool_than_the_sequences_need_is_not_taken() {
     let settings = met.get("/serve-config").ok()["settings"].clone();
     assert_eq!(settings["kv-cache-tokens"]["value"], 1024 * 512);
     assert_eq!(settings["hardware-class"]["value"], "cpu");
-    assert_eq!(settings["device"]["source"], "default");
+    assert_eq!(settings["device"]["source"], "measured");
 }
 
 #[test]

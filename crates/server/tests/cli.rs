@@ -39,6 +39,7 @@ fn met(arguments: &[&str]) -> Command {
         .env_clear()
         .env("HOME", &home)
         .env("PATH", &home)
+        .env("CUDA_VISIBLE_DEVICES", "") // auto is the processor, on any machine
         .env("METRALE_OFFLINE", "1");
     command.stdin(Stdio::null());
     command

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which device computes: the processor, or a GPU by number. Nothing falls back: a device that cannot be used is an error.
+//! Which device computes: the processor, or a GPU by number. A device that is named and cannot be used is an error; `auto` takes
+//! the processor then, and says why.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,10 +26,39 @@ pub enum Device {
     Cuda(u32),
 }
 
+/// The device that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// The first GPU if it serves the checkpoint, else the processor: `auto`.
+    Auto,
+    /// This one.
+    Named(Device),
+}
+
 /// A text that names no device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no device `{0}`: expected cpu, cuda or cuda:N")]
+#[error("no device `{0}`: expected auto, cpu, cuda or cuda:N")]
 pub struct UnknownDevice(String);
+
+impl FromStr for Wanted {
+    type Err = UnknownDevice;
+
+    fn from_str(text: &str) -> Result<Wanted, UnknownDevice> {
+        match text {
+            "auto" => Ok(Wanted::Auto),
+            _ => text.parse().map(Wanted::Named),
+        }
+    }
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Wanted::Auto => f.write_str("auto"),
+            Wanted::Named(device) => device.fmt(f),
+        }
+    }
+}
 
 impl FromStr for Device {
     type Err = UnknownDevice;
@@ -78,6 +108,28 @@ pub enum DeviceError {
         /// What it lacks.
         source: Box<PrepareError>,
     },
+}
+
+impl DeviceError {
+    /// What is wrong and what would mend it, without the advice of a device that was named.
+    #[must_use]
+    pub fn why(&self) -> String {
+        match self {
+            DeviceError::Host(source) => source.to_string(),
+            DeviceError::Cuda { device, source } => format!("{device}: {source}{}", remedy(source)),
+            DeviceError::Kernels { device, source } => format!("{device}: {source}"),
+        }
+    }
+
+    /// Whether there is no GPU to speak of: nothing that a user would have to mend.
+    #[must_use]
+    pub fn nothing_there(&self) -> bool {
+        use CudaStartError::{NoDevice, NoDriver, NoKernels};
+        let DeviceError::Cuda { source, .. } = self else {
+            return false;
+        };
+        matches!(source, NoKernels { .. } | NoDriver | NoDevice { .. })
+    }
 }
 
 /// What its message leaves out.
@@ -136,19 +188,8 @@ fn faulty<B: GpuBackend + 'static>(backend: B, fault: FaultPlan) -> Arc<dyn GpuB
 }
 
 impl Device {
-    /// Opens it. Takes no memory for a model yet. `host` holds for [`Device::Cpu`].
-    ///
-    /// # Errors
-    /// [`DeviceError::Host`], [`DeviceError::Cuda`].
-    pub fn open(self, host: &HostOptions) -> Result<Arc<dyn GpuBackend>, DeviceError> {
-        self.open_with(host, &CudaOptions::default())
-    }
-
-    /// The same; `cuda` holds for [`Device::Cuda`], without its number, and its faults are injected into either.
-    ///
-    /// # Errors
-    /// As [`Device::open`].
-    pub fn open_with(
+    /// Opens it: [`Wanted::open`] of one that is named.
+    pub(super) fn open(
         self,
         host: &HostOptions,
         cuda: &CudaOptions,
@@ -213,9 +254,11 @@ mod tests {
             ("cuda:0", Device::Cuda(0)),
             ("cuda:17", Device::Cuda(17)),
         ] {
-            assert_eq!(text.parse(), Ok(device));
+            assert_eq!(text.parse(), Ok(Wanted::Named(device)));
             assert_eq!(device.to_string().parse(), Ok(device));
         }
+        assert_eq!("auto".parse(), Ok(Wanted::Auto));
+        assert_eq!(Wanted::Auto.to_string(), "auto");
         for text in [
             "",
             "CPU",
@@ -227,7 +270,7 @@ mod tests {
             "cuda:+1",
             "cuda:4294967296",
         ] {
-            let error = text.parse::<Device>().unwrap_err().to_string();
+            let error = text.parse::<Wanted>().unwrap_err().to_string();
             assert!(
                 error.contains(&format!("`{text}`")) && error.contains("cuda:N"),
                 "{error}"

@@ -108,7 +108,7 @@ impl Measured {
 
     /// When the programs ran since this was last asked, or why nobody knows.
     fn stamps(&self) -> Result<Result<Vec<Stamp>, String>, TargetError> {
-        let stamps = self.opened.backend.stamps();
+        let stamps = self.opened.on.backend.stamps();
         let stamps = stamps.map_err(|e| TargetError::new(e.to_string()))?;
         let of = |s: metrale_gpu_runtime::Stamp| Stamp {
             begin: s.begin,
@@ -116,7 +116,7 @@ impl Measured {
             rows: s.rows,
             logits_rows: s.logits_rows,
         };
-        Ok(match (stamps, self.opened.options.device) {
+        Ok(match (stamps, self.opened.on.device) {
             (Some(stamps), _) => Ok(stamps.into_iter().map(of).collect()),
             (None, Device::Cpu) => Err("measured on a GPU only".to_owned()),
             (None, Device::Cuda(_)) => Err("ask with --idle-share".to_owned()),

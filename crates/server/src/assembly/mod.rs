@@ -11,6 +11,7 @@ mod kv_types;
 mod live;
 mod measured;
 mod memory;
+mod open_device;
 mod planned;
 mod sizes;
 
@@ -21,7 +22,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use metrale_circuit::{CircuitLibrary, Plan};
 use metrale_core::{ArenaKind, Elem};
-use metrale_gpu_runtime::{CudaOptions, DeviceInfo, FaultPlan, GpuBackend, HostOptions, Isa};
+use metrale_gpu_runtime::{CudaOptions, DeviceInfo, FaultPlan, HostOptions, Isa};
 use metrale_model_engine::adapters::Guess;
 use metrale_model_engine::{
     Engine, EngineOptions, KvPools, PlanOptions, Prepared, TransformerModel, load,
@@ -38,11 +39,12 @@ use sizes::Room;
 
 pub use blame::Blame;
 pub use defaults::{DefaultError, SamplingFlags};
-pub use device::{Device, DeviceError, FAULTS, UnknownDevice, fault_plan};
+pub use device::{Device, DeviceError, FAULTS, UnknownDevice, Wanted, fault_plan};
 pub use kv_types::{KV_TYPES, KvLayers, KvLayersError, kv_type};
 pub use live::LiveEngine;
 pub use measured::Measured;
 pub use memory::available_memory;
+pub use open_device::OpenDevice;
 pub use sizes::SizeError;
 
 /// How a model is loaded. [`LoadOptions::new`] gives every default.
@@ -51,7 +53,7 @@ pub struct LoadOptions {
     /// A GGUF file, or a folder with config.json.
     pub path: PathBuf,
     /// What computes.
-    pub device: Device,
+    pub device: Wanted,
     /// Worker threads; 0 = one per core that the process may use.
     pub threads: usize,
     /// Cores to pin them to, one each; empty = the system places them.
@@ -67,10 +69,10 @@ pub struct LoadOptions {
     pub kv_bytes: Option<u64>,
     /// Tokens of prompt and answer together; `None` = what the checkpoint was trained for.
     pub max_seq_len: Option<u32>,
-    /// Sequences that run at once.
-    pub max_num_seqs: u32,
-    /// Prefill rows in one step.
-    pub max_prefill_tokens: u32,
+    /// Sequences that run at once; `None` = the device's default.
+    pub max_num_seqs: Option<u32>,
+    /// Prefill rows in one step; `None` = the device's default.
+    pub max_prefill_tokens: Option<u32>,
     /// Requests that wait.
     pub queue_len: usize,
     /// In which order they are served.
@@ -108,13 +110,13 @@ pub enum Weights {
 }
 
 impl LoadOptions {
-    /// The defaults for a checkpoint.
+    /// The defaults for a checkpoint, on the processor.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> LoadOptions {
         let limits = PlannerLimits::default();
         LoadOptions {
             path: path.into(),
-            device: Device::default(),
+            device: Wanted::Named(Device::Cpu),
             threads: 0,
             affinity: Vec::new(),
             isa: None,
@@ -122,8 +124,8 @@ impl LoadOptions {
             kv_layers: KvLayers::default(),
             kv_bytes: None,
             max_seq_len: None,
-            max_num_seqs: limits.max_num_seqs,
-            max_prefill_tokens: limits.max_prefill_tokens,
+            max_num_seqs: None,
+            max_prefill_tokens: None,
             queue_len: limits.queue_len,
             policy: limits.policy,
             ngram: 0,
@@ -143,14 +145,14 @@ impl LoadOptions {
     ///
     /// # Errors
     /// Why the device does not serve, and the remedy.
-    pub fn backend(&self) -> Result<Arc<dyn GpuBackend>, DeviceError> {
+    pub fn open_device(&self) -> Result<OpenDevice, DeviceError> {
         let cuda = CudaOptions {
             patience: self.step_timeout,
             stamps: self.stamps,
             faults: self.fault,
             ..CudaOptions::default()
         };
-        self.device.open_with(&self.host(), &cuda)
+        self.device.open(self.host(), cuda)
     }
 
     /// The team of class cpu.
@@ -179,7 +181,8 @@ pub struct Opened {
     pub plan: Arc<Plan>,
     /// Limits of the planner.
     pub limits: PlannerLimits,
-    backend: Arc<dyn GpuBackend>,
+    /// What will compute, and why not another.
+    pub on: OpenDevice,
     options: LoadOptions,
 }
 
@@ -188,15 +191,15 @@ pub struct Opened {
 /// # Errors
 /// What is wrong with the checkpoint, by file, key or tensor, or with the device, and the remedy.
 pub fn open(options: LoadOptions) -> Result<Opened> {
-    let backend = options.backend()?;
-    open_on(options, backend)
+    let on = options.open_device()?;
+    open_on(options, on)
 }
 
 /// Opens a checkpoint, checks its tensors, and plans it for the class of an opened device.
 ///
 /// # Errors
 /// What is wrong with the checkpoint, by file, key or tensor, or what the device lacks, and the remedy.
-pub fn open_on(options: LoadOptions, backend: Arc<dyn GpuBackend>) -> Result<Opened> {
+pub fn open_on(options: LoadOptions, on: OpenDevice) -> Result<Opened> {
     let library = library()?;
     let checkpoint = Checkpoint::open(&options.path)?;
     let mut prepared = Prepared::new(&library, checkpoint, &options.accept_keys)?;
@@ -206,12 +209,29 @@ pub fn open_on(options: LoadOptions, backend: Arc<dyn GpuBackend>) -> Result<Ope
     if options.quantize_fp8 {
         prepared.quantize_fp8()?;
     }
-    let info = backend.device();
-    let sizes = sizes::choose(&options, &prepared)?;
+    let (on, (plan, limits)) = on.planned(|on| planned(&options, &library, &prepared, on))?;
+    Ok(Opened {
+        prepared,
+        plan: Arc::new(plan),
+        limits,
+        on,
+        options,
+    })
+}
+
+/// The plan for an open device, and the planner's limits.
+fn planned(
+    options: &LoadOptions,
+    library: &CircuitLibrary,
+    prepared: &Prepared,
+    on: &OpenDevice,
+) -> Result<(Plan, PlannerLimits)> {
+    let info = on.backend.device();
+    let sizes = sizes::choose(options, prepared, &info.class)?;
     let plan = |pools: KvPools| {
         let plan_options = PlanOptions {
             class: info.class.clone(),
-            device: device::stated(&library, info),
+            device: device::stated(library, info),
             kv: sizes.kv.clone(),
             limits: sizes.step,
             kv_blocks: pools.blocks,
@@ -220,25 +240,18 @@ pub fn open_on(options: LoadOptions, backend: Arc<dyn GpuBackend>) -> Result<Ope
             snapshots: sizes.step.slots,
             fuse: true,
         };
-        let plan = prepared.plan(&library, &plan_options);
-        options.device.planned(plan)
+        on.device.planned(prepared.plan(library, &plan_options))
     };
-    let room = match options.device {
+    let room = match on.device {
         Device::Cpu => Room::of_machine(),
         Device::Cuda(_) => {
-            let memory = plan(sizes.most_pools(&prepared))?.memory;
+            let memory = plan(sizes.most_pools(prepared))?.memory;
             let rest = memory.total_bytes() - memory.arena_bytes(ArenaKind::Kv);
             Room::of_device(info.memory, rest)
         }
     };
-    let plan = Arc::new(plan(sizes.kv_pools(&options, &prepared, room)?)?);
-    Ok(Opened {
-        prepared,
-        plan,
-        limits: sizes.planner,
-        backend,
-        options,
-    })
+    let plan = plan(sizes.kv_pools(options, prepared, room)?)?;
+    Ok((plan, sizes.planner))
 }
 
 /// A model that answers.
@@ -249,13 +262,15 @@ pub struct LoadedModel {
     pub engine: Arc<LiveEngine>,
     /// What runs.
     pub plan: Arc<Plan>,
+    /// What computes.
+    pub device: Device,
 }
 
 impl Opened {
     /// The device that will compute.
     #[must_use]
     pub fn device(&self) -> &DeviceInfo {
-        self.backend.device()
+        self.on.backend.device()
     }
 
     /// Bytes of weights that [`Opened::load`] will read or make.
@@ -278,7 +293,7 @@ impl Opened {
             let host = self.options.kv_host_bytes;
             memory::fits(&self.plan.memory, available_memory(), host)?;
         }
-        let (plan, backend) = (Arc::clone(&self.plan), Arc::clone(&self.backend));
+        let (plan, backend) = (Arc::clone(&self.plan), Arc::clone(&self.on.backend));
         Ok(load(&self.prepared, plan, backend, progress)?)
     }
 
@@ -308,7 +323,7 @@ impl Opened {
             prepared,
             plan,
             limits,
-            backend,
+            on,
             options,
         } = &self;
         // Found before gigabytes are read. (A benchmark loads without: it measures, and says nothing.)
@@ -339,7 +354,7 @@ impl Opened {
             created: sizes::modified(&options.path),
             defaults,
             by_priority: matches!(options.policy, Policy::Priority { .. }),
-            settings: sizes::settings(options, plan, limits, backend.device()),
+            settings: sizes::settings(options, plan, limits, on),
         };
         let served = ServedModel {
             engine: engine.clone(),
@@ -351,6 +366,7 @@ impl Opened {
             served,
             engine,
             plan: Arc::clone(plan),
+            device: on.device,
         })
     }
 

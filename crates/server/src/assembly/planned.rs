@@ -30,7 +30,7 @@ pub(crate) fn plan_on(
     options: &LoadOptions,
     shown: Shown,
 ) -> Result<Plan> {
-    let sizes = sizes::choose(options, prepared)?;
+    let sizes = sizes::choose(options, prepared, &shown.class)?;
     let pools = sizes.kv_pools(options, prepared, Room::endless())?;
     let mut limits = sizes.step;
     limits.rows = limits.rows.max(shown.rows);

@@ -7,12 +7,11 @@ use std::time::UNIX_EPOCH;
 use metrale_circuit::{KvFormats, Plan};
 use metrale_config::ConfigSource;
 use metrale_core::{Elem, KV_BLOCK, StepLimits};
-use metrale_gpu_runtime::DeviceInfo;
 use metrale_model_engine::{KvPools, Prepared};
 use metrale_scheduler::{LimitsError, PlannerLimits};
 use serde_json::json;
 
-use super::{Device, KvLayersError, LoadOptions, available_memory};
+use super::{Device, KvLayersError, LoadOptions, OpenDevice, Wanted, available_memory};
 use crate::engine_face::Setting;
 
 /// Memory that the KV pool takes at most when no size is given.
@@ -138,7 +137,25 @@ pub(super) struct Sizes {
     pub(super) kv: KvFormats,
 }
 
-pub(super) fn choose(options: &LoadOptions, prepared: &Prepared) -> Result<Sizes, SizeError> {
+/// The planner's limits where no flag gives others. A GPU reads its weights once for many rows, and takes longer for each step
+/// that it is asked for than for a row more.
+pub(crate) fn default_limits(class: &str) -> PlannerLimits {
+    match class {
+        "cpu" => PlannerLimits::default(),
+        _ => PlannerLimits {
+            max_num_seqs: 256,
+            max_prefill_tokens: 2048,
+            ..PlannerLimits::default()
+        },
+    }
+}
+
+pub(super) fn choose(
+    options: &LoadOptions,
+    prepared: &Prepared,
+    class: &str,
+) -> Result<Sizes, SizeError> {
+    let defaults = default_limits(class);
     let context = prepared.instance.context();
     let max_seq_len = match options.max_seq_len {
         Some(wanted) if u64::from(wanted) > context => {
@@ -147,18 +164,21 @@ pub(super) fn choose(options: &LoadOptions, prepared: &Prepared) -> Result<Sizes
         Some(wanted) => wanted,
         None => u32::try_from(context).unwrap_or(u32::MAX),
     };
-    let seqs = options.max_num_seqs;
+    let seqs = options.max_num_seqs.unwrap_or(defaults.max_num_seqs);
+    let max_prefill_tokens = options
+        .max_prefill_tokens
+        .unwrap_or(defaults.max_prefill_tokens);
     let planner = PlannerLimits {
         max_num_seqs: seqs,
-        max_prefill_tokens: options.max_prefill_tokens,
-        max_rows: options.max_prefill_tokens.saturating_add(seqs),
-        max_logits_rows: seqs.max(PlannerLimits::default().max_logits_rows),
+        max_prefill_tokens,
+        max_rows: max_prefill_tokens.saturating_add(seqs),
+        max_logits_rows: seqs.max(defaults.max_logits_rows),
         max_seq_len,
-        max_history: PlannerLimits::default().max_history.max(max_seq_len),
+        max_history: defaults.max_history.max(max_seq_len),
         max_drafts: options.ngram,
         queue_len: options.queue_len,
         policy: options.policy,
-        ..PlannerLimits::default()
+        ..defaults
     };
     planner.validate()?;
     let step = StepLimits {
@@ -229,7 +249,7 @@ pub(super) fn settings(
     options: &LoadOptions,
     plan: &Plan,
     limits: &PlannerLimits,
-    device: &DeviceInfo,
+    on: &OpenDevice,
 ) -> Vec<Setting> {
     let flag = |given: bool, otherwise: &str| if given { "flag" } else { otherwise }.to_owned();
     let setting = |name: &str, value, source| Setting {
@@ -241,8 +261,8 @@ pub(super) fn settings(
     let mut settings = vec![
         setting(
             "device",
-            json!(device.name),
-            flag(options.device != defaults.device, "default"),
+            json!(on.backend.device().name),
+            flag(options.device != Wanted::Auto, "measured"),
         ),
         setting("hardware-class", json!(plan.class), "measured".into()),
         setting(
@@ -268,15 +288,12 @@ pub(super) fn settings(
         setting(
             "max-num-seqs",
             json!(limits.max_num_seqs),
-            flag(limits.max_num_seqs != defaults.max_num_seqs, "default"),
+            flag(options.max_num_seqs.is_some(), "default"),
         ),
         setting(
             "max-prefill-tokens",
             json!(limits.max_prefill_tokens),
-            flag(
-                limits.max_prefill_tokens != defaults.max_prefill_tokens,
-                "default",
-            ),
+            flag(options.max_prefill_tokens.is_some(), "default"),
         ),
         setting(
             "queue-len",
@@ -302,7 +319,7 @@ pub(super) fn settings(
             flag(options.kv_host_bytes > 0, "default"),
         ),
     ];
-    if options.device == Device::Cpu {
+    if on.device == Device::Cpu {
         let host = options.host();
         let given = host.threads != 0 || !host.affinity.is_empty();
         settings.push(setting(

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
 
 use super::exit::{Exit, Failure};
+use crate::assembly::Device;
 use crate::engine_face::EngineState;
 use crate::http::App;
 
@@ -30,6 +31,8 @@ const GRACE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(100);
 
 const FLAG: &str = "--inherit-listener";
+/// The device that served is asked for by its name: `auto` would take another if it cannot be opened again.
+const DEVICE: &str = "--device";
 
 /// The listener that the process was given as standard input.
 pub(super) fn inherited() -> io::Result<TcpListener> {
@@ -69,7 +72,13 @@ pub(super) async fn lost(app: &Arc<App>, step_timeout: Duration) -> String {
 }
 
 /// Replaces the process. Returns only if that is not possible, or was done too often.
-pub(super) fn start(listener: TcpListener, restarts: u64, ready_at: Instant, why: &str) -> Failure {
+pub(super) fn start(
+    listener: TcpListener,
+    restarts: u64,
+    ready_at: Instant,
+    device: Option<Device>,
+    why: &str,
+) -> Failure {
     let restarts = match ready_at.elapsed() > SOUND {
         true => 0,
         false => restarts,
@@ -95,6 +104,7 @@ pub(super) fn start(listener: TcpListener, restarts: u64, ready_at: Instant, why
     );
     let error = Command::new(program)
         .args(arguments(std::env::args_os().skip(1)))
+        .args(device.map(|device| format!("{DEVICE}={device}")))
         .arg(FLAG)
         .arg((restarts + 1).to_string())
         .stdin(Stdio::from(OwnedFd::from(listener)))
@@ -102,7 +112,7 @@ pub(super) fn start(listener: TcpListener, restarts: u64, ready_at: Instant, why
     failure(format!("the process could not be replaced: {error}"))
 }
 
-/// The arguments without an earlier restart's.
+/// The arguments without those that a restart gives.
 fn arguments(all: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut kept = Vec::new();
     let mut skip = false;
@@ -110,8 +120,9 @@ fn arguments(all: impl Iterator<Item = OsString>) -> Vec<OsString> {
         if std::mem::take(&mut skip) {
             continue;
         }
-        skip = argument == FLAG;
-        if !skip {
+        skip = argument == FLAG || argument == DEVICE;
+        let one = argument.to_str().and_then(|a| a.strip_prefix(DEVICE));
+        if !skip && !one.is_some_and(|rest| rest.starts_with('=')) {
             kept.push(argument);
         }
     }
@@ -123,8 +134,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_flag_of_an_earlier_restart_is_left_out() {
-        let all = ["serve", "m", FLAG, "2", "--port", "0"].map(OsString::from);
+    fn what_a_restart_gives_is_left_out() {
+        let all = [
+            "serve",
+            "m",
+            FLAG,
+            "2",
+            DEVICE,
+            "auto",
+            "--port",
+            "0",
+            "--device=cuda:1",
+        ];
+        let all = all.map(OsString::from);
         let want = ["serve", "m", "--port", "0"].map(OsString::from);
         assert_eq!(arguments(all.into_iter()), want);
     }

@@ -78,19 +78,14 @@ fn planned(
         prepared.quantize_fp8().or_exit(Exit::Checkpoint)?;
     }
     let (class, device) = hardware(values, library, device)?;
-    let defaults = LoadOptions::new("");
     let options = LoadOptions {
         kv: kv(values),
         kv_layers: kv_layers(values)?,
         kv_bytes: values.count("kv-cache-bytes"),
         max_seq_len: values.count("max-seq-len"),
-        max_num_seqs: values
-            .count("max-num-seqs")
-            .unwrap_or(defaults.max_num_seqs),
-        max_prefill_tokens: values
-            .count("max-prefill-tokens")
-            .unwrap_or(defaults.max_prefill_tokens),
-        ..defaults
+        max_num_seqs: values.count("max-num-seqs"),
+        max_prefill_tokens: values.count("max-prefill-tokens"),
+        ..LoadOptions::new("")
     };
     let shown = Shown {
         class,

@@ -12,7 +12,9 @@ use super::exit::{Exit, Failure, OrExit};
 use super::machine::Machine;
 use super::parser::Values;
 use crate::api::limits::Limits;
-use crate::assembly::{FAULTS, KvLayers, LoadOptions, SamplingFlags, Weights, fault_plan, kv_type};
+use crate::assembly::{
+    FAULTS, KvLayers, LoadOptions, SamplingFlags, Wanted, Weights, fault_plan, kv_type,
+};
 use crate::digits::whole;
 use crate::http::HttpConfig;
 
@@ -99,7 +101,7 @@ pub(super) fn load(values: &Values<'_>, machine: &Machine) -> Result<LoadOptions
 pub(super) fn engine(values: &Values<'_>, machine: &Machine) -> Result<LoadOptions, Failure> {
     let defaults = LoadOptions::new("");
     Ok(LoadOptions {
-        device: values.device("device").unwrap_or_default(),
+        device: values.device("device").unwrap_or(Wanted::Auto),
         threads: values.count("threads").unwrap_or(defaults.threads),
         affinity: affinity(values)?,
         isa: isa(machine)?,
@@ -107,12 +109,8 @@ pub(super) fn engine(values: &Values<'_>, machine: &Machine) -> Result<LoadOptio
         kv_layers: kv_layers(values)?,
         kv_bytes: values.count("kv-cache-bytes"),
         max_seq_len: values.count("max-seq-len"),
-        max_num_seqs: values
-            .count("max-num-seqs")
-            .unwrap_or(defaults.max_num_seqs),
-        max_prefill_tokens: values
-            .count("max-prefill-tokens")
-            .unwrap_or(defaults.max_prefill_tokens),
+        max_num_seqs: values.count("max-num-seqs"),
+        max_prefill_tokens: values.count("max-prefill-tokens"),
         queue_len: values.count("queue-len").unwrap_or(defaults.queue_len),
         policy: values
             .text("policy")

@@ -8,7 +8,7 @@ use clap::{Arg, ArgAction, ArgMatches};
 
 use super::flags::{Argument, Command, Flag, Kind};
 use super::table::COMMANDS;
-use crate::assembly::Device;
+use crate::assembly::Wanted;
 use crate::digits::whole;
 
 /// The whole command line.
@@ -81,7 +81,7 @@ fn value_parser(kind: Kind) -> ValueParser {
     match kind {
         Kind::Switch | Kind::Text => ValueParser::string(),
         Kind::Path => ValueParser::path_buf(),
-        Kind::Device => ValueParser::new(str::parse::<Device>),
+        Kind::Device => ValueParser::new(str::parse::<Wanted>),
         Kind::Choice(words) => ValueParser::new(clap::builder::PossibleValuesParser::new(
             words.iter().copied(),
         )),
@@ -131,7 +131,7 @@ impl Values<'_> {
     }
 
     /// A device.
-    pub fn device(&self, name: &str) -> Option<Device> {
+    pub fn device(&self, name: &str) -> Option<Wanted> {
         self.0.get_one(name).copied()
     }
 
@@ -237,7 +237,10 @@ mod tests {
             (v.text("MODEL"), v.count::<u16>("port"), v.number("top-p")),
             (Some("m"), Some(0), Some(0.5))
         );
-        assert_eq!(v.device("device"), Some(Device::Cuda(1)));
+        assert_eq!(
+            v.device("device"),
+            Some(Wanted::Named(crate::assembly::Device::Cuda(1)))
+        );
         assert_eq!(v.texts("api-key"), ["a", "-b"]);
         assert_eq!((v.text("host"), v.number("min-p")), (None, None));
     }

@@ -33,14 +33,12 @@ pub(super) fn run(values: &Values<'_>, machine: &Machine) -> Result<(), Failure>
         text => text.to_owned(),
     };
     let mut load = options::load(values, machine)?;
-    let backend = load.backend().map_err(|e| serve::blamed(e.into()))?;
+    let on = load.open_device().map_err(|e| serve::blamed(e.into()))?;
     load.path = Model::parse_for(values.text("MODEL"), load.weights)?
         .fetch(machine, values.has("accept-licence"))?
         .path;
-    if values.count::<u32>("max-num-seqs").is_none() {
-        load.max_num_seqs = 1; // one prompt, one sequence
-    }
-    let loaded = serve::load(load, backend, machine)?;
+    load.max_num_seqs = load.max_num_seqs.or(Some(1)); // one prompt, one sequence
+    let loaded = serve::load(load, on, machine)?;
     let served = &loaded.served;
     let ids = prompt(values, served, &text)?;
     let request = request(values, machine, served, ids)?;

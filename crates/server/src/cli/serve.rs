@@ -6,7 +6,6 @@ use std::net::{TcpListener, ToSocketAddrs};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use metrale_gpu_runtime::GpuBackend;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
@@ -18,7 +17,7 @@ use super::model::Model;
 use super::options;
 use super::parser::Values;
 use super::signals;
-use crate::assembly::{self, Blame, LoadOptions, LoadedModel, Opened};
+use crate::assembly::{self, Blame, LoadOptions, LoadedModel, OpenDevice, Opened};
 use crate::http::{self, App, Ended, SystemAmbient};
 use crate::hub::Progress;
 
@@ -30,7 +29,7 @@ const LAST_STEP: Duration = Duration::from_secs(2);
 pub(super) fn serve(values: &Values<'_>, machine: &Arc<Machine>) -> Result<(), Failure> {
     log::start(values, machine, "info")?;
     let mut load = options::load(values, machine)?;
-    let backend = load.backend().map_err(|e| blamed(e.into()))?;
+    let on = load.open_device().map_err(|e| blamed(e.into()))?;
     let model = Model::parse_for(values.text("MODEL"), load.weights)?
         .fetch(machine, values.has("accept-licence"))?;
     load.path = model.path;
@@ -65,7 +64,7 @@ pub(super) fn serve(values: &Values<'_>, machine: &Arc<Machine>) -> Result<(), F
     let (failed, failure) = oneshot::channel();
     spawn_loader(
         load,
-        backend,
+        on,
         Arc::clone(machine),
         Arc::clone(&app),
         Arc::clone(&loaded),
@@ -85,7 +84,10 @@ pub(super) fn serve(values: &Values<'_>, machine: &Arc<Machine>) -> Result<(), F
                 ended.map(|ended| match ended {
                     Ended::Left => {
                         let why = why.try_recv().unwrap_or_default();
-                        Err(again::start(kept, restarts.unwrap_or(0), started, &why))
+                        let model = loaded.lock().unwrap_or_else(PoisonError::into_inner);
+                        let device = model.as_ref().map(|m| m.device);
+                        drop(model);
+                        Err(again::start(kept, restarts.unwrap_or(0), started, device, &why))
                     }
                     Ended::Drained | Ended::Cut => Ok(ended),
                 })
@@ -150,17 +152,18 @@ fn runtime() -> Result<Runtime, Failure> {
 /// Loads on a thread of its own, so that the server answers /health and /ready meanwhile.
 fn spawn_loader(
     options: LoadOptions,
-    backend: Arc<dyn GpuBackend>,
+    on: OpenDevice,
     machine: Arc<Machine>,
     app: Arc<App>,
     loaded: Arc<Mutex<Option<LoadedModel>>>,
     failed: oneshot::Sender<Failure>,
 ) -> Result<(), Failure> {
-    let work = move || match load(options, backend, &machine) {
+    let work = move || match load(options, on, &machine) {
         Ok(model) => {
-            app.slot.ready(model.served.clone());
-            tracing::info!("ready");
+            let served = model.served.clone();
             *loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some(model);
+            app.slot.ready(served);
+            tracing::info!("ready");
         }
         Err(failure) => {
             if let Some(why) = &failure.why {
@@ -180,11 +183,11 @@ fn spawn_loader(
 /// Opens, plans, tells the plan, loads.
 pub(super) fn load(
     options: LoadOptions,
-    backend: Arc<dyn GpuBackend>,
+    on: OpenDevice,
     machine: &Machine,
 ) -> Result<LoadedModel, Failure> {
     let started = Instant::now();
-    let opened = open(options, backend, machine)?;
+    let opened = open(options, on, machine)?;
     let loaded = opened.load(|bytes| machine.console.advance(bytes));
     machine.console.end();
     let loaded = loaded.map_err(blamed)?;
@@ -196,10 +199,17 @@ pub(super) fn load(
 /// Opens a checkpoint on a device, tells the plan, and begins to tell the progress of its weights.
 pub(super) fn open(
     options: LoadOptions,
-    backend: Arc<dyn GpuBackend>,
+    on: OpenDevice,
     machine: &Machine,
 ) -> Result<Opened, Failure> {
-    let opened = assembly::open_on(options, backend).map_err(blamed)?;
+    let opened = assembly::open_on(options, on).map_err(blamed)?;
+    match &opened.on.passed_over {
+        Some(why) if why.nothing_there() => tracing::info!("no GPU: {}", why.why()),
+        Some(why) => {
+            tracing::warn!(why = %why.why(), "the processor computes, not the GPU; --device names one");
+        }
+        None => {}
+    }
     let device = opened.device();
     tracing::info!(device = %device.name, class = %device.class, features = %device.features.join(", "), memory = device.memory, "computes");
     tracing::info!("memory plan\n{}", opened.plan.memory_text().trim_end());

@@ -13,8 +13,8 @@ pub(super) const DEVICE: Group = Group {
         "device",
         "DEVICE",
         Kind::Device,
-        "cpu",
-        "What computes: cpu, cuda, or cuda:N (an NVIDIA GPU by the driver's number; cuda is cuda:0). The kernels of CUDA serve checkpoints in f32, bf16, f16 and fp8, and have to be asked for.",
+        "auto",
+        "What computes: cpu, cuda, or cuda:N (an NVIDIA GPU by the driver's number; cuda is cuda:0). auto takes the first GPU if the build has kernels for it and for the checkpoint (f32, bf16, f16, fp8), else the processor, and says why.",
     )],
 };
 
@@ -71,7 +71,7 @@ pub(super) const MAX_NUM_SEQS: Flag = Flag::new(
         least: 1,
         most: 1024,
     },
-    "32",
+    "32; 256 on a GPU",
     "Sequences that run at once. More raise throughput and the time between two tokens of each.",
 );
 
@@ -83,7 +83,7 @@ pub(super) const MAX_PREFILL_TOKENS: Flag = Flag::new(
         least: 1,
         most: 65_536,
     },
-    "256",
+    "256; 2048 on a GPU",
     "Prompt tokens in one step. A larger chunk ends a prompt sooner and makes running answers wait longer for the step.",
 );
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use metrale_circuit::{CircuitLibrary, Plan};
 use metrale_core::Elem;
-use metrale_gpu_runtime::HostOptions;
+use metrale_gpu_runtime::{CudaOptions, HostOptions};
 use metrale_model_engine::verify::{self, Reference, Report};
 use metrale_model_engine::{PlanOptions, Prepared, load};
 
@@ -15,7 +15,7 @@ use super::exit::{Exit, Failure, OrExit};
 use super::machine::Machine;
 use super::options;
 use super::parser::Values;
-use crate::assembly;
+use crate::assembly::{self, Wanted};
 use crate::hub::Progress;
 
 /// The bound, as a multiple of what rounding alone did to the reference (f32 against f64).
@@ -51,27 +51,33 @@ fn run(
         isa: options::isa(machine)?,
         ..HostOptions::default()
     };
-    let device = values.device("device").unwrap_or_default();
-    let backend = device.open(&host).or_exit(Exit::Machine)?;
+    let wanted = values.device("device").unwrap_or(Wanted::Auto);
+    let on = wanted
+        .open(host, CudaOptions::default())
+        .or_exit(Exit::Machine)?;
     let limits = verify::limits(reference);
     let all = options::kv(values).unwrap_or(Elem::F32);
     let kv = options::kv_layers(values)?.formats(all, &prepared.instance);
-    let options = PlanOptions {
-        class: backend.device().class.clone(),
-        device: None,
-        kv: kv.or_exit(Exit::Usage)?,
-        kv_blocks: verify::kv_blocks(&limits),
-        windows: Vec::new(),
-        snapshots: 0,
-        limits,
-        fuse: true,
-    };
-    let plan = device.planned(prepared.plan(library, &options));
-    let plan = Arc::new(plan.or_exit(Exit::Checkpoint)?);
+    let kv = kv.or_exit(Exit::Usage)?;
+    let planned = on.planned(|on| {
+        let options = PlanOptions {
+            class: on.backend.device().class.clone(),
+            device: None,
+            kv: kv.clone(),
+            kv_blocks: verify::kv_blocks(&limits),
+            windows: Vec::new(),
+            snapshots: 0,
+            limits,
+            fuse: true,
+        };
+        on.device.planned(prepared.plan(library, &options))
+    });
+    let (on, plan) = planned.or_exit(Exit::Checkpoint)?;
+    let plan = Arc::new(plan);
     let bound = stated.unwrap_or_else(|| derived(&prepared, &plan, reference, machine));
     let total = prepared.checkpoint.store.as_ref().map(|s| s.total_bytes());
     machine.console.begin("weights", total, 0);
-    let model = load(&prepared, plan, backend, |bytes| {
+    let model = load(&prepared, plan, on.backend, |bytes| {
         machine.console.advance(bytes)
     });
     machine.console.end();

@@ -29,19 +29,17 @@ pub(super) fn bench(values: &Values<'_>, machine: &Machine) -> Result<(), Failur
     let needs: Vec<Need> = selected.iter().flat_map(|p| p.needs(&wanted)).collect();
     let most = |of: fn(&Need) -> u32| needs.iter().map(of).max().unwrap_or(1);
     let mut load = options::engine(values, machine)?;
-    if values.count::<u32>("max-num-seqs").is_none() {
-        load.max_num_seqs = most(|n| n.sequences);
-    }
+    load.max_num_seqs = load.max_num_seqs.or(Some(most(|n| n.sequences)));
     if load.max_seq_len.is_none() {
         load.max_seq_len = Some(most(|n| n.tokens).max(16));
     }
     load.stamps = values.has("idle-share");
-    let backend = load.backend().map_err(|e| serve::blamed(e.into()))?;
+    let on = load.open_device().map_err(|e| serve::blamed(e.into()))?;
     let located = Model::parse_for(values.text("MODEL"), load.weights)?
         .fetch(machine, values.has("accept-licence"))?;
     load.path = located.path;
-    let meter = meter(load.device, machine);
-    let opened = serve::open(load, backend, machine)?;
+    let opened = serve::open(load, on, machine)?;
+    let meter = meter(opened.on.device, machine);
     let progress = |bytes| machine.console.advance(bytes);
     let measured = Measured::load(opened, &located.name, meter, progress);
     machine.console.end();
