@@ -235,3 +235,34 @@ fn an_unknown_variable() {
         "{err}"
     );
 }
+
+/// Memory that is refused, at whichever arena, is the machine's: told by the arena's name, before anything answers.
+#[test]
+fn survival_43_out_of_memory_at_every_allocation_ends_the_command() {
+    let model = fixture("llama");
+    let model = model.to_str().unwrap();
+    let run = |allocation: u32| {
+        let fault = format!("allocation={allocation}");
+        let arguments = ["run", model, "x", "--max-tokens", "1"];
+        let output = command(&arguments, &folder("home"))
+            .env("METRALE_FAULT", fault)
+            .output()
+            .unwrap();
+        let err = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), err)
+    };
+    let mut arenas = Vec::new();
+    let err = loop {
+        let (code, err) = run(arenas.len() as u32);
+        if code == Some(0) {
+            break err;
+        }
+        assert_eq!(code, Some(5), "{err}");
+        let arena = err.split("has no room for the ").nth(1);
+        let arena = arena.and_then(|rest| rest.split(' ').next());
+        let arena = arena.unwrap_or_else(|| panic!("{err}")).to_owned();
+        assert!(!arenas.contains(&arena), "{arena} twice");
+        arenas.push(arena);
+    };
+    assert_eq!(arenas.len(), 6, "{arenas:?}: {err}");
+}

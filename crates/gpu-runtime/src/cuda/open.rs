@@ -83,11 +83,11 @@ pub(super) struct Opened {
 /// `faults` may put other facts in the place of the driver's.
 pub(super) fn open(ordinal: u32, faults: &FaultPlan) -> Result<Opened, CudaStartError> {
     let targets = metrale_kernels::targets();
-    let Some(need) = targets.iter().map(|t| t.driver).min() else {
+    if targets.is_empty() {
         return Err(CudaStartError::NoKernels {
             status: metrale_kernels::STATUS,
         });
-    };
+    }
     // SAFETY: only loads the library.
     if !unsafe { sys::is_culib_present() } {
         return Err(CudaStartError::NoDriver);
@@ -103,9 +103,7 @@ pub(super) fn open(ordinal: u32, faults: &FaultPlan) -> Result<Opened, CudaStart
     // SAFETY: stores an integer; of all calls, every driver has this one.
     started(unsafe { sys::cuDriverGetVersion(&mut have) })?;
     let have = faults.driver.unwrap_or(u32::try_from(have).unwrap_or(0));
-    if have < need {
-        return Err(CudaStartError::OldDriver { have, need });
-    }
+    young_enough(targets, have)?;
     // SAFETY: no arguments but the required 0.
     started(unsafe { sys::cuInit(0) })?;
     let (mut count, mut device) = (0, 0);
@@ -159,6 +157,14 @@ pub(super) fn open(ordinal: u32, faults: &FaultPlan) -> Result<Opened, CudaStart
         processors,
         shared_limit,
     })
+}
+
+/// Whether any kernels of the build run under the driver, whatever the device: known before the driver starts.
+fn young_enough(targets: &[Target], have: u32) -> Result<(), CudaStartError> {
+    match targets.iter().map(|t| t.driver).min() {
+        Some(need) if have < need => Err(CudaStartError::OldDriver { have, need }),
+        _ => Ok(()),
+    }
 }
 
 /// The target of a build whose kernels run on a device.
@@ -277,6 +283,16 @@ mod tests {
             Err(CudaStartError::OldDriver {
                 have: 13010,
                 need: 13020
+            })
+        ));
+        // The least that any of them needs, before a device is asked for.
+        assert_eq!(young_enough(&targets, 13000), Ok(()));
+        let old = young_enough(&targets, 12080);
+        assert!(matches!(
+            old,
+            Err(CudaStartError::OldDriver {
+                have: 12080,
+                need: 13000
             })
         ));
         let other = class((8, 0), 13020).map_err(|e| e.to_string());
