@@ -63,6 +63,7 @@ fn clear_steps_of_the_reference_are_ours_too() {
         tables: 1,
         history: 1,
         bias: 1,
+        mask_words: 0,
     };
     let mut setup = Setup::new(limits, u64::from(limits.blocks_per_slot));
     setup.kv = Elem::F32.into();

@@ -132,6 +132,7 @@ fn run(path: &std::path::Path, case: Case, alone: bool) -> Result<Outcome> {
         tables: 1,
         history: limits.max_history,
         bias: limits.max_bias,
+        mask_words: 0,
     };
     let model = Setup::new(step, case.blocks).load(path)?;
     let options = EngineOptions {

@@ -122,6 +122,7 @@ fn sized(chunk: u32, kv_blocks: u64) -> Case {
         tables: 1,
         history: limits.max_history,
         bias: limits.max_bias,
+        mask_words: 0,
     };
     Case {
         setup: Setup::new(step, kv_blocks),

@@ -96,6 +96,7 @@ fn clear_steps_of_the_reference_are_ours_too() {
         tables: 1,
         history: 1,
         bias: 1,
+        mask_words: 0,
     };
     let golden = golden().unwrap();
     for (kv, clear, count) in CASES {

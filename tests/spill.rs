@@ -50,6 +50,7 @@ fn run(blocks: u64, host_bytes: u64, spoil: bool) -> Result<(Rows, Option<TierSt
         blocks_per_slot: CONTEXT.div_ceil(KV_BLOCK),
         history: limits.max_history,
         bias: limits.max_bias,
+        mask_words: 0,
     };
     let model = Setup::new(step, blocks).load(&fixture("llama"))?;
     let options = EngineOptions {

@@ -74,6 +74,7 @@ fn survival_44_nan_logits_in_one_row_fail_that_request_alone() {
         tables: 1,
         history: limits.max_history,
         bias: limits.max_bias,
+        mask_words: 0,
     };
     // Few blocks, so that those which held NaN are used again.
     let model = Setup::new(step, 6).load(copy.path()).unwrap();

@@ -126,6 +126,7 @@ impl Running {
             tables: 1,
             history: limits.max_history,
             bias: limits.max_bias,
+            mask_words: 0,
         };
         let mut setup = Setup::new(step, case.blocks);
         let pool = |(tokens, more)| WindowPool {
@@ -443,6 +444,7 @@ const SERVED: StepLimits = StepLimits {
     tables: 1,
     history: 65_536,
     bias: 64,
+    mask_words: 0,
 };
 
 #[test]

@@ -3,7 +3,7 @@
 # All checks of a GPU machine in one call of about a minute: no Rust and no compiler needed there.
 #   here:   export METRALE_KERNELS=require METRALE_TARGET_HW=hopper
 #           cargo build --release -p metrale-server --bin met
-#           cargo test --release -p metrale-server --no-run --test row_hash --test verify_fixtures --test spill --test device_faults
+#           cargo test --release -p metrale-server --no-run --test row_hash --test masks --test verify_fixtures --test spill --test device_faults
 #           (the tests without their hash into one folder, TESTS)
 #   there:  scripts/device/checks.sh MET TESTS [DEVICE]     from the root of the repository
 # Bits first (all at once), then a start that is refused, the idle share, and last what loses the device: a trap, a kernel that
@@ -41,7 +41,7 @@ before=$(used)
 
 # Bits.
 declare -A running
-for test in row_hash verify_fixtures spill; do
+for test in row_hash masks verify_fixtures spill; do
     for kv in bf16 f32; do
         TEST_DEVICE=cuda TEST_KV=$kv "$tests/$test" --nocapture >"$logs/$test-$kv.log" 2>&1 &
         running["$test-$kv"]=$!

@@ -76,6 +76,7 @@ fn planned_on_gpu(name: &str) -> bool {
             tables: 1,
             history: 1,
             bias: 1,
+            mask_words: 0,
         };
         let options = PlanOptions {
             class: class.clone(),

@@ -31,6 +31,7 @@ pub(crate) fn small() -> (Setup, PlannerLimits) {
         tables: 1,
         history: limits.max_history,
         bias: limits.max_bias,
+        mask_words: 0,
     };
     (Setup::new(step, 12), limits)
 }

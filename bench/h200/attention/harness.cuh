@@ -125,7 +125,8 @@ struct Run {
 
 // The step block's words, as crates/core/src/step.rs lays them out; sampling rows are 20 words each.
 struct StepWords {
-    std::vector<u32> ids, positions, slots, work, logits, history, bias;
+    std::vector<u32> ids, positions, slots, work, logits, history, bias, masks;
+    u32 mask_words = 0; // of one mask
     std::vector<u32> sampling;
     void run(u32 slot, u32 first, u32 rows) {
         work.insert(work.end(), {slot, (u32)slots.size(), rows, first});
@@ -142,8 +143,9 @@ struct StepWords {
         w[2] = work.size() / 4;
         w[4] = history.size() / 2;
         w[5] = bias.size() / 2;
-        const std::vector<u32>* fields[] = {&ids, &positions, &slots, &work, &logits, nullptr, &sampling, &history, &bias};
-        for (u32 i = 0; i < 9; ++i) {
+        w[6] = mask_words ? masks.size() / mask_words : 0;
+        const std::vector<u32>* fields[] = {&ids, &positions, &slots, &work, &logits, nullptr, &sampling, &history, &bias, &masks};
+        for (u32 i = 0; i < 10; ++i) {
             w[8 + i] = w.size();
             if (fields[i]) w.insert(w.end(), fields[i]->begin(), fields[i]->end());
             while (w.size() % 4) w.push_back(0);

@@ -46,7 +46,8 @@ inline std::vector<u32> order_of(const std::vector<float>& y) {
     return order;
 }
 
-inline Answer host_sample(const std::vector<float>& x, const u32* row, const std::vector<u32>& bias, const std::vector<u32>& history) {
+inline Answer host_sample(const std::vector<float>& x, const u32* row, const std::vector<u32>& bias, const std::vector<u32>& history,
+                          const std::vector<u32>& mask) {
     auto as_float = [](u32 w) {
         float f;
         memcpy(&f, &w, 4);
@@ -89,6 +90,8 @@ inline Answer host_sample(const std::vector<float>& x, const u32* row, const std
         if (history[i + 1]) v = v > 0 ? v / as_float(row[4]) : v * as_float(row[4]);
         if (count) v = (v - as_float(row[5])) - as_float(row[6]) * (float)count;
     }
+    for (u32 i = 0; i < n && !mask.empty(); ++i)
+        if (!(mask[i / 32] >> i % 32 & 1)) y[i] = -INFINITY;
     for (float v : y)
         if (!(v < INFINITY)) return a.status = 1, a;
     std::vector<u32> order = order_of(y);
@@ -133,18 +136,41 @@ inline std::vector<u32> sample_row(float temperature, float top_p, float min_p, 
     std::vector<u32> w(20, 0);
     w[0] = bits_of(temperature), w[1] = bits_of(top_p), w[2] = bits_of(min_p), w[3] = top_k;
     w[4] = bits_of(1.3f), w[5] = bits_of(0.5f), w[6] = bits_of(0.25f);
-    w[7] = 77 + position, w[8] = 3, w[9] = 1, w[10] = position, w[11] = 0xffffffffu, w[12] = top;
+    w[7] = 77 + position, w[8] = 3, w[9] = 1, w[10] = position, w[11] = 0xffffffffu, w[12] = top, w[17] = 0xffffffffu;
     return w;
 }
 
-inline void check_sample(u32 vocab, u32 rows, float spread) {
+// A mask of some kind, with whatever bits beyond the vocabulary; empty: none. 0 allows all, 1 about a half, 2 a few, 3 one token,
+// 4 nothing, 5 all but the best of the row, 6 the last word alone.
+inline std::vector<u32> some_mask(u32 kind, u32 vocab, u32 seed, const float* x) {
+    if (kind > 6) return {};
+    u32 words = (vocab + 31) / 32;
+    std::vector<u32> mask(words, kind == 0 || kind == 5 ? 0xffffffffu : 0);
+    for (u32 w = 0; w < words; ++w) {
+        u32 bits = hash32(w * 7 + seed);
+        if (kind == 1) mask[w] = bits;
+        if (kind == 2) mask[w] = bits & hash32(w * 11 + seed) & hash32(w * 13 + seed) & hash32(w * 17 + seed);
+    }
+    if (kind == 3) mask[hash32(seed) % vocab / 32] = 1u << hash32(seed) % vocab % 32;
+    if (kind == 5) {
+        u32 best = std::max_element(x, x + vocab) - x;
+        mask[best / 32] &= ~(1u << best % 32);
+    }
+    if (kind == 6) mask[words - 1] = 0xffffffffu;
+    if (vocab % 32) mask[words - 1] |= 0xffffffffu << vocab % 32;
+    return mask;
+}
+
+// `masked`: rows of every kind of mask and rows of none; else none.
+inline void check_sample(u32 vocab, u32 rows, float spread, bool masked = false) {
     int before = failures();
     u32 bucket = rows + 2;
     float* logits = random_device<float>((u64)bucket * vocab, vocab + rows, spread);
     std::vector<float> x = download(logits, (u64)bucket * vocab);
     StepWords words;
     words.run(0, 0, rows);
-    std::vector<std::vector<u32>> biases(rows), histories(rows);
+    std::vector<std::vector<u32>> biases(rows), histories(rows), masks(rows);
+    words.mask_words = (vocab + 31) / 32;
     for (u32 r = 0; r < rows; ++r) {
         words.logits.push_back(r);
         float t[] = {0.0f, 0.7f, 1.0f, 0.0f, 1.5f, 0.2f, 1.0f, 0.9f};
@@ -169,6 +195,9 @@ inline void check_sample(u32 vocab, u32 rows, float spread) {
             row[12] = 20;
         }
         if (r == 13) x[(u64)r * vocab + vocab - 1] = 50.0f, x[(u64)r * vocab + 3] = 50.0f;
+        if (masked) masks[r] = some_mask((r * 5 + rows) % 9, vocab, r, &x[(u64)r * vocab]);
+        if (!masks[r].empty()) row[17] = words.masks.size();
+        words.masks.insert(words.masks.end(), masks[r].begin(), masks[r].end());
         row[13] = words.history.size() / 2, row[14] = histories[r].size() / 2;
         row[15] = words.bias.size() / 2, row[16] = biases[r].size() / 2;
         words.history.insert(words.history.end(), histories[r].begin(), histories[r].end());
@@ -186,7 +215,7 @@ inline void check_sample(u32 vocab, u32 rows, float spread) {
     std::vector<float> logprobs = download(logprob, bucket), after = download(logits, x.size());
     for (u32 r = 0; r < rows; ++r) {
         std::vector<float> one(x.begin() + (u64)r * vocab, x.begin() + (u64)(r + 1) * vocab);
-        Answer a = host_sample(one, &words.sampling[20 * r], biases[r], histories[r]);
+        Answer a = host_sample(one, &words.sampling[20 * r], biases[r], histories[r], masks[r]);
         bool good = tokens[r] == a.token && statuses[r] == a.status && (bits_of(logprobs[r]) == bits_of(a.logprob) || (std::isnan(a.logprob) && std::isnan(logprobs[r])));
         good &= std::equal(a.top.begin(), a.top.end(), tops.begin() + r * 40);
         if (!good && failures()++ < 20) {
@@ -196,7 +225,7 @@ inline void check_sample(u32 vocab, u32 rows, float spread) {
     }
     verdict(memcmp(after.data(), x.data(), x.size() * 4) == 0, "logits were not restored");
     verdict(tokens[rows] == 0xffffffffu && statuses[rows + 1] == 0xffffffffu, "a dead row was sampled");
-    printf("sample vocab %u rows %u spread %.0f: %d failures\n", vocab, rows, spread, failures() - before);
+    printf("sample vocab %u rows %u spread %.0f%s: %d failures\n", vocab, rows, spread, masked ? " masked" : "", failures() - before);
     for (void* p : {(void*)logits, (void*)step, (void*)token, (void*)top, (void*)status, (void*)logprob, (void*)scratch}) CHECK(cudaFree(p));
 }
 
@@ -241,9 +270,53 @@ inline void check_plain_sample() {
     for (void* p : {(void*)logits, (void*)logprob, (void*)token, (void*)top, (void*)status, (void*)step}) CHECK(cudaFree(p));
 }
 
+// The plain sampler under masks: greedy rows take the best that is allowed, drawn ones and those cut to one candidate likewise.
+inline void check_plain_masks() {
+    const u32 VOCAB = 5003, ROWS = 27;
+    float* logits = random_device<float>((u64)ROWS * VOCAB, 31, 3.0f);
+    std::vector<float> x = download(logits, (u64)ROWS * VOCAB);
+    StepWords words;
+    words.run(0, 0, ROWS);
+    words.mask_words = (VOCAB + 31) / 32;
+    std::vector<std::vector<u32>> masks(ROWS);
+    for (u32 r = 0; r < ROWS; ++r) {
+        words.logits.push_back(r);
+        // Greedy; drawn; the first candidate alone.
+        std::vector<u32> row = sample_row(r % 3 == 0 ? 0.0f : 1.0f, 1, 0, r % 3 == 2, 3, r);
+        masks[r] = some_mask(r / 3, VOCAB, r, &x[(u64)r * VOCAB]);
+        if (!masks[r].empty()) row[17] = words.masks.size();
+        words.masks.insert(words.masks.end(), masks[r].begin(), masks[r].end());
+        words.sampling.insert(words.sampling.end(), row.begin(), row.end());
+    }
+    float* logprob = device<float>(ROWS);
+    u32 *token = device<u32>(ROWS), *top = device<u32>(ROWS * 40), *status = device<u32>(ROWS), *step = words.upload();
+    launch((void*)sample_f32, {dim3(ROWS), 1024, 0, false}, logits, token, logprob, top, status, VOCAB, (const u32*)step);
+    std::vector<u32> t = download(token, ROWS), s = download(status, ROWS), a = download(top, ROWS * 40);
+    std::vector<float> after = download(logits, x.size());
+    bool good = true;
+    for (u32 r = 0; r < ROWS; ++r) {
+        auto allowed = [&](u32 i) { return masks[r].empty() || (masks[r][i / 32] >> i % 32 & 1); };
+        const float* y = &x[(u64)r * VOCAB];
+        u32 best = VOCAB;
+        for (u32 i = 0; i < VOCAB; ++i)
+            if (allowed(i) && (best == VOCAB || y[i] > y[best])) best = i;
+        bool ok = s[r] == (best == VOCAB ? 2 : 0);
+        if (best < VOCAB) ok = ok && (r % 3 == 1 ? t[r] < VOCAB && allowed(t[r]) : t[r] == best);
+        ok = ok && a[r * 40] == (u32)(std::max_element(y, y + VOCAB) - y); // raw, whatever the mask
+        if (!ok) printf("FAILED plain mask row %u: token %u, best %u, status %u\n", r, t[r], best, s[r]);
+        good = good && ok;
+    }
+    verdict(good, "plain sample: masks");
+    verdict(memcmp(after.data(), x.data(), x.size() * 4) == 0, "plain sample: masked logits as they were");
+    for (void* p : {(void*)logits, (void*)logprob, (void*)token, (void*)top, (void*)status, (void*)step}) CHECK(cudaFree(p));
+}
+
 inline void check_samples(bool small) {
     check_plain_sample();
-    if (small) return check_sample(5000, 14, 3.0f);
+    check_plain_masks();
+    if (small) return check_sample(5000, 14, 3.0f), check_sample(5001, 14, 3.0f, true);
+    for (u32 vocab : {151936u, 50257u, 4097u, 1000u}) check_sample(vocab, 24, 3.0f, true);
+    check_sample(151936, 23, 0.3f, true);
     check_sample(151936, 24, 3.0f);
     check_sample(151936, 3, 0.3f);
     check_sample(49152, 17, 8.0f);
@@ -265,13 +338,19 @@ inline void time_sample() {
             const char* name;
             float temperature, top_p;
             u32 top_k, top;
+            bool masked = false;
         };
-        for (Way way : {Way{"greedy", 0, 1, 0, 0}, {"greedy+20", 0, 1, 0, 20}, {"t 0.8", 0.8f, 1, 0, 0}, {"top-p 0.9", 0.8f, 0.9f, 0, 0}, {"top-k 50", 0.8f, 1, 50, 0}}) {
+        for (Way way : {Way{"greedy", 0, 1, 0, 0}, {"greedy+20", 0, 1, 0, 20}, {"t 0.8", 0.8f, 1, 0, 0}, {"top-p 0.9", 0.8f, 0.9f, 0, 0}, {"top-k 50", 0.8f, 1, 50, 0}, {"greedy masked", 0, 1, 0, 0, true}, {"top-p 0.9 masked", 0.8f, 0.9f, 0, 0, true}}) {
             StepWords words;
             words.run(0, 0, rows);
             for (u32 r = 0; r < rows; ++r) {
                 words.logits.push_back(r);
                 std::vector<u32> row = sample_row(way.temperature, way.top_p, 0, way.top_k, way.top, r);
+                if (way.masked) {
+                    row[17] = words.masks.size();
+                    std::vector<u32> mask = some_mask(1, VOCAB, r, nullptr);
+                    words.masks.insert(words.masks.end(), mask.begin(), mask.end());
+                }
                 words.sampling.insert(words.sampling.end(), row.begin(), row.end());
             }
             u32* step = words.upload();

@@ -33,6 +33,7 @@ impl CircuitLibrary {
             tables: 1,
             history: 8,
             bias: 8,
+            mask_words: 0,
         };
         let values = instance.weights().iter().filter(|w| w.constant);
         let values: BTreeMap<_, _> = values

@@ -6,8 +6,8 @@
 //! [`StepLimits`] alone and is fixed when the programs are recorded.
 //!
 //! ```text
-//! word 0..8    counts: rows, logits rows, work items, table deltas, history entries, bias entries, 0, 0
-//! word 8..17   offsets: ids, positions, slots, work, logits_rows, deltas, sampling, history, bias
+//! word 0..8    counts: rows, logits rows, work items, table deltas, history entries, bias entries, masks, 0
+//! word 8..18   offsets: ids, positions, slots, work, logits_rows, deltas, sampling, history, bias, masks
 //! word 24..26  address of a fault record (low word first); 0 where the backend reports faults in another way
 //! ```
 //!
@@ -16,6 +16,9 @@
 //!
 //! `rows` are the tokens of the step: decode rows and rows of prefill chunks, grouped by sequence and ascending in
 //! position within it. A *work item* is one such run of rows.
+//!
+//! A *mask* says which tokens a row may draw: bit `id % 32` of word `id / 32` is set where token `id` is allowed. Rows name
+//! their mask, and may share one; a row without a mask brings none.
 
 use std::sync::Arc;
 
@@ -48,6 +51,9 @@ pub struct StepLimits {
     pub history: u32,
     /// Logit bias entries over all logits rows of one step.
     pub bias: u32,
+    /// Words of one token mask: the vocabulary over 32, rounded up. The plan sets this. The block has room for a mask of each
+    /// logits row. 0: no masks.
+    pub mask_words: u32,
 }
 
 /// Live counts of a step.
@@ -65,11 +71,13 @@ pub struct StepCounts {
     pub history: u32,
     /// Logit bias entries.
     pub bias: u32,
+    /// Token masks.
+    pub masks: u32,
 }
 
 impl StepCounts {
     /// Live words of each field.
-    fn live_words(self) -> [usize; FIELDS] {
+    fn live_words(self, limits: &StepLimits) -> [usize; FIELDS] {
         let (rows, logits) = (self.rows as usize, self.logits_rows as usize);
         [
             rows,
@@ -81,6 +89,7 @@ impl StepCounts {
             logits * SampleRow::WORDS,
             self.history as usize * PAIR_WORDS,
             self.bias as usize * PAIR_WORDS,
+            self.masks as usize * limits.mask_words as usize,
         ]
     }
 }
@@ -125,6 +134,9 @@ pub struct SampleRow {
     pub forced: Option<u32>,
     /// How many alternatives to report, at most [`SampleRow::MAX_TOP`].
     pub top: u32,
+    /// Which mask of the step says what may be drawn, as [`StepBlock::push_mask`] numbered it; a forced token is taken
+    /// whatever it says. `None`: any token.
+    pub mask: Option<u32>,
 }
 
 impl SampleRow {
@@ -150,10 +162,12 @@ impl SampleRow {
             position,
             forced: None,
             top: 0,
+            mask: None,
         }
     }
 
-    fn encode(&self, words: &mut [u32], history: (u32, u32), bias: (u32, u32)) {
+    /// `mask_words` is that of [`StepLimits`]: the row holds where its mask begins.
+    fn encode(&self, words: &mut [u32], history: (u32, u32), bias: (u32, u32), mask_words: u32) {
         words.copy_from_slice(&[
             self.temperature.to_bits(),
             self.top_p.to_bits(),
@@ -172,13 +186,13 @@ impl SampleRow {
             history.1,
             bias.0,
             bias.1,
-            0,
+            self.mask.map_or(Self::NONE, |mask| mask * mask_words),
             0,
             0,
         ]);
     }
 
-    fn decode(w: &[u32]) -> (SampleRow, (u32, u32), (u32, u32)) {
+    fn decode(w: &[u32], mask_words: u32) -> (SampleRow, (u32, u32), (u32, u32)) {
         let row = SampleRow {
             temperature: f32::from_bits(w[0]),
             top_p: f32::from_bits(w[1]),
@@ -192,6 +206,7 @@ impl SampleRow {
             position: w[10],
             forced: (w[11] != Self::NONE).then_some(w[11]),
             top: w[12],
+            mask: (w[17] != Self::NONE).then(|| w[17] / mask_words.max(1)),
         };
         (row, (w[13], w[14]), (w[15], w[16]))
     }
@@ -237,7 +252,7 @@ pub struct StepLayout {
     words: usize,
 }
 
-const FIELDS: usize = 9;
+const FIELDS: usize = 10;
 const IDS: usize = 0;
 const POSITIONS: usize = 1;
 const SLOTS: usize = 2;
@@ -247,6 +262,7 @@ const DELTAS: usize = 5;
 const SAMPLING: usize = 6;
 const HISTORY: usize = 7;
 const BIAS: usize = 8;
+const MASKS: usize = 9;
 
 impl StepLayout {
     /// The layout for these limits. Fields start at multiples of 16 words (64 bytes).
@@ -266,6 +282,7 @@ impl StepLayout {
             logits * SampleRow::WORDS,
             limits.history as usize * PAIR_WORDS,
             limits.bias as usize * PAIR_WORDS,
+            logits * limits.mask_words as usize,
         ];
         let mut offsets = [0; FIELDS];
         let mut at = HEADER;
@@ -404,10 +421,30 @@ impl StepBlock {
         &self.late
     }
 
+    /// Brings a mask, which the logits rows pushed after it may name. One bit a token, the lowest of a word first; words
+    /// that it does not have allow nothing, bits beyond the vocabulary count for nothing.
+    ///
+    /// # Errors
+    /// [`StepFull`] if there are as many masks as logits rows can be; the block is then unchanged.
+    pub fn push_mask(&mut self, mask: &[u32]) -> Result<u32, StepFull> {
+        let limits = self.layout.limits;
+        let (index, words) = (self.counts.masks, limits.mask_words as usize);
+        let most = if words == 0 { 0 } else { limits.logits_rows };
+        check("masks", index + 1, most)?;
+        let at = self.layout.offsets[MASKS] + index as usize * words;
+        let (given, rest) = self.words[at..at + words].split_at_mut(mask.len().min(words));
+        given.copy_from_slice(&mask[..given.len()]);
+        rest.fill(0);
+        self.counts.masks += 1;
+        self.store_counts();
+        Ok(index)
+    }
+
     /// Asks for the logits of `row`, with its sampling.
     ///
     /// # Errors
-    /// [`StepFull`] if logits rows, history or bias entries run out; the block is then unchanged.
+    /// [`StepFull`] if logits rows, history or bias entries run out, or if the step has no such mask; the block is then
+    /// unchanged.
     pub fn push_logits(
         &mut self,
         row: u32,
@@ -428,12 +465,18 @@ impl StepBlock {
             self.counts.bias + bias.len() as u32,
             limits.bias,
         )?;
+        check(
+            "masks so far, of which a row's is",
+            sample.mask.map_or(0, |mask| mask.saturating_add(1)),
+            self.counts.masks,
+        )?;
         self.words[self.layout.offsets[LOGITS_ROWS] + index as usize] = row;
         let at = self.layout.offsets[SAMPLING] + index as usize * SampleRow::WORDS;
         sample.encode(
             &mut self.words[at..at + SampleRow::WORDS],
             (self.counts.history, history.len() as u32),
             (self.counts.bias, bias.len() as u32),
+            limits.mask_words,
         );
         let mut at = self.layout.offsets[HISTORY] + self.counts.history as usize * PAIR_WORDS;
         for entry in history {
@@ -484,7 +527,7 @@ impl StepBlock {
             c.deltas,
             c.history,
             c.bias,
-            0,
+            c.masks,
             0,
         ]);
     }
@@ -509,7 +552,8 @@ impl StepBlock {
     pub fn pack_live(&self, out: &mut [u32]) -> usize {
         out[..HEADER].copy_from_slice(&self.words[..HEADER]);
         let mut at = HEADER;
-        for (field, words) in self.counts.live_words().into_iter().enumerate() {
+        let live = self.counts.live_words(&self.layout.limits);
+        for (field, words) in live.into_iter().enumerate() {
             out[8 + field] = at as u32;
             out[at..at + words].copy_from_slice(self.field(field, words));
             at += words.next_multiple_of(4);
@@ -578,12 +622,25 @@ impl StepBlock {
     pub fn sampling(&self, index: u32) -> (SampleRow, &[u32], &[u32]) {
         assert!(index < self.counts.logits_rows);
         let at = self.layout.offsets[SAMPLING] + index as usize * SampleRow::WORDS;
-        let (row, history, bias) = SampleRow::decode(&self.words[at..at + SampleRow::WORDS]);
+        let words = &self.words[at..at + SampleRow::WORDS];
+        let (row, history, bias) = SampleRow::decode(words, self.layout.limits.mask_words);
         let pairs = |field: usize, (begin, len): (u32, u32)| {
             let at = self.layout.offsets[field] + begin as usize * PAIR_WORDS;
             &self.words[at..at + len as usize * PAIR_WORDS]
         };
         (row, pairs(HISTORY, history), pairs(BIAS, bias))
+    }
+
+    /// Mask `index`, `[mask_words]`.
+    ///
+    /// # Panics
+    /// If `index` is not below the count of masks.
+    #[must_use]
+    pub fn mask(&self, index: u32) -> &[u32] {
+        assert!(index < self.counts.masks);
+        let words = self.layout.limits.mask_words as usize;
+        let at = self.layout.offsets[MASKS] + index as usize * words;
+        &self.words[at..at + words]
     }
 }
 
@@ -604,7 +661,8 @@ impl Clone for StepBlock {
             return;
         }
         self.words[..HEADER].copy_from_slice(&source.words[..HEADER]);
-        for (at, words) in self.layout.offsets.iter().zip(source.counts.live_words()) {
+        let live = source.counts.live_words(&self.layout.limits);
+        for (at, words) in self.layout.offsets.iter().zip(live) {
             self.words[*at..at + words].copy_from_slice(&source.words[*at..at + words]);
         }
         self.counts = source.counts;
@@ -633,6 +691,7 @@ mod tests {
             tables: 1,
             history: 4,
             bias: 3,
+            mask_words: 3,
         };
         StepBlock::new(Arc::new(StepLayout::new(limits)))
     }
@@ -655,8 +714,16 @@ mod tests {
             output_count: 2,
             in_prompt: true,
         }];
+        let mask = b.push_mask(&[1, 2, 3]).unwrap();
+        let other = b.push_mask(&[9]).unwrap();
+        let sample = SampleRow {
+            mask: Some(other),
+            ..sample
+        };
         b.push_logits(2, &SampleRow::greedy(8), &[], &[]).unwrap();
         b.push_logits(3, &sample, &history, &[(1, -2.5)]).unwrap();
+        assert_eq!((mask, b.mask(mask)), (0, &[1, 2, 3][..]));
+        assert_eq!(b.sampling(0).0.mask, None);
         assert_eq!(b.ids(), [10, 11, 12, 7]);
         assert_eq!(b.positions(), [5, 6, 7, 0]);
         assert_eq!(b.slots(), [2, 2, 2, 0]);
@@ -681,6 +748,7 @@ mod tests {
         assert_eq!(copy.ids(), b.ids());
         assert_eq!(copy.deltas().collect::<Vec<_>>(), [(11, 99)]);
         assert_eq!(copy.sampling(1), b.sampling(1));
+        assert_eq!(copy.mask(1), [9, 0, 0]);
         b.clear();
         assert_eq!(b.counts(), StepCounts::default());
     }
@@ -690,12 +758,15 @@ mod tests {
         let mut b = block();
         b.push_run(2, 5, &[10, 11, 12]).unwrap();
         b.push_delta(1, 2, 77).unwrap();
-        b.push_logits(2, &SampleRow::greedy(8), &[], &[(3, 0.5)])
-            .unwrap();
+        let masked = SampleRow {
+            mask: Some(b.push_mask(&[5, 6, 7]).unwrap()),
+            ..SampleRow::greedy(8)
+        };
+        b.push_logits(2, &masked, &[], &[(3, 0.5)]).unwrap();
         let mut out = vec![u32::MAX; b.layout().words()];
         let words = b.pack_live(&mut out);
-        // Header 32, ids, positions and slots 3 each, work 4, logits row 1, delta 2, sampling 20, bias 2: padded to 4.
-        assert_eq!(words, 32 + 4 + 4 + 4 + 4 + 4 + 4 + 20 + 4);
+        // Header 32, ids, positions and slots 3 each, work 4, logits row 1, delta 2, sampling 20, bias 2, mask 3: padded to 4.
+        assert_eq!(words, 32 + 4 + 4 + 4 + 4 + 4 + 4 + 20 + 4 + 4);
         let field = |i: usize, n: usize| &out[out[8 + i] as usize..][..n];
         assert_eq!(out[..8], b.words()[..8]);
         assert_eq!(field(IDS, 3), b.ids());
@@ -703,6 +774,32 @@ mod tests {
         assert_eq!(field(WORK, 4), [2, 0, 3, 5]);
         assert_eq!(field(DELTAS, 2), [6, 77]);
         assert_eq!(field(BIAS, 2), [3, 0.5f32.to_bits()]);
+        assert_eq!(field(MASKS, 3), [5, 6, 7]);
+        assert_eq!((out[6], field(SAMPLING, 20)[17]), (1, 0));
+    }
+
+    #[test]
+    fn masks_are_as_many_as_logits_rows_and_rows_name_those_that_are_there() {
+        let mut b = block();
+        b.push_run(0, 0, &[1]).unwrap();
+        let row = |mask| SampleRow {
+            mask: Some(mask),
+            ..SampleRow::greedy(1)
+        };
+        assert!(b.push_logits(0, &row(0), &[], &[]).is_err());
+        assert!(b.push_logits(0, &row(u32::MAX), &[], &[]).is_err());
+        // Longer than the vocabulary: the rest counts for nothing.
+        assert_eq!(b.push_mask(&[7; 5]), Ok(0));
+        assert_eq!(b.push_mask(&[8; 3]), Ok(1));
+        b.push_logits(0, &row(1), &[], &[]).unwrap();
+        assert_eq!(b.sampling(0).0, row(1));
+        assert_eq!((b.mask(0), b.mask(1)), (&[7; 3][..], &[8; 3][..]));
+        let full = StepFull {
+            field: "masks",
+            limit: 2,
+        };
+        assert_eq!(b.push_mask(&[0; 3]), Err(full));
+        assert_eq!(b.counts().masks, 2);
     }
 
     #[test]

@@ -76,6 +76,7 @@ fn bench(backend: &HostBackend, elem: Elem, context: u32) {
         tables: 1,
         history: 0,
         bias: 0,
+        mask_words: 0,
     };
     let arenas = backend.reserve(&plan, &limits).unwrap();
     let write = |span, bytes: &[u8]| {

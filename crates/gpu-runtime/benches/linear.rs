@@ -28,6 +28,7 @@ const LIMITS: StepLimits = StepLimits {
     tables: 1,
     history: 0,
     bias: 0,
+    mask_words: 0,
 };
 /// Products of a measurement, at least.
 const PRODUCTS: u64 = 20_000_000;

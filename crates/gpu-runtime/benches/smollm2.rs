@@ -33,6 +33,7 @@ const LIMITS: StepLimits = StepLimits {
     tables: 1,
     history: 0,
     bias: 0,
+    mask_words: 0,
 };
 
 fn main() {

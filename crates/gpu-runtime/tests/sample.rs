@@ -13,6 +13,7 @@ struct Case {
     row: SampleRow,
     history: Vec<HistoryEntry>,
     bias: Vec<(u32, f32)>,
+    mask: Option<Vec<u32>>,
 }
 
 /// Runs up to 16 rows of one vocabulary at once and compares each with the reference.
@@ -21,30 +22,26 @@ fn check(vocab: usize, cases: &[Case]) {
         let mut step = step();
         step.push_run(0, 0, &vec![0; cases.len()]).unwrap();
         for (i, case) in cases.iter().enumerate() {
-            step.push_logits(i as u32, &case.row, &case.history, &case.bias)
+            let mask = case.mask.as_ref().map(|m| step.push_mask(m).unwrap());
+            let row = SampleRow { mask, ..case.row };
+            step.push_logits(i as u32, &row, &case.history, &case.bias)
                 .unwrap();
         }
         let logits: Vec<f32> = cases.iter().flat_map(|c| c.logits.clone()).collect();
-        let u32s_of = |elems: usize| {
-            let bytes = vec![0; elems * 4 * cases.len()];
-            raw(Access::Write, Elem::U32, Unit::LogitsRow, elems, bytes)
-        };
-        let args = [
-            common::buf(Access::ReadWrite, Unit::LogitsRow, vocab, &logits),
-            u32s_of(1),
-            write(Unit::LogitsRow, 1, cases.len()),
-            u32s_of(40),
-            u32s_of(1),
-            A::U(vocab),
-            A::Step,
-        ];
+        let args = arguments(vocab, &logits, cases.len());
         let out = call_all("sample/f32", &args, &step);
         assert_eq!(f32s(&out[0]).len(), logits.len());
         for (a, b) in f32s(&out[0]).iter().zip(&logits) {
             assert_eq!(a.to_bits(), b.to_bits(), "the raw row stays");
         }
         for (i, case) in cases.iter().enumerate() {
-            let want = reference::sample(&case.logits, &case.row, &case.history, &case.bias);
+            let want = reference::sample(
+                &case.logits,
+                &case.row,
+                &case.history,
+                &case.bias,
+                case.mask.as_deref(),
+            );
             let got = (
                 u32s(&out[1])[i],
                 f32s(&out[2])[i].to_bits(),
@@ -68,6 +65,23 @@ fn check(vocab: usize, cases: &[Case]) {
             }
         }
     }
+}
+
+/// The kernel's arguments for `rows` rows of logits.
+fn arguments(vocab: usize, logits: &[f32], rows: usize) -> [A; 7] {
+    let u32s_of = |elems: usize| {
+        let bytes = vec![0; elems * 4 * rows];
+        raw(Access::Write, Elem::U32, Unit::LogitsRow, elems, bytes)
+    };
+    [
+        common::buf(Access::ReadWrite, Unit::LogitsRow, vocab, logits),
+        u32s_of(1),
+        write(Unit::LogitsRow, 1, rows),
+        u32s_of(40),
+        u32s_of(1),
+        A::U(vocab),
+        A::Step,
+    ]
 }
 
 #[test]
@@ -95,6 +109,7 @@ fn random_rows_with_random_parameters() {
                 position: i * 7,
                 forced: (i % 11 == 3).then_some(i % vocab as u32),
                 top: [0, 1, 5, 20][i as usize % 4],
+                mask: None,
             };
             let mut history = Vec::new();
             let mut bias = Vec::new();
@@ -114,9 +129,76 @@ fn random_rows_with_random_parameters() {
                 row,
                 history,
                 bias,
+                mask: random_mask(&mut rng, i, vocab),
             });
         }
         check(vocab, &cases);
+    }
+}
+
+/// None, all, a half, a few, one, none allowed, one word too few; and whatever bits beyond the vocabulary.
+fn random_mask(rng: &mut Rng, i: u32, vocab: usize) -> Option<Vec<u32>> {
+    let words = vocab.div_ceil(32);
+    let mut mask: Vec<u32> = match i % 9 {
+        0..=2 => return None,
+        3 => vec![u32::MAX; words],
+        4 | 5 => (0..words).map(|_| rng.word()).collect(),
+        6 => {
+            let rare = |rng: &mut Rng| (0..4).fold(u32::MAX, |bits, _| bits & rng.word());
+            (0..words).map(|_| rare(rng)).collect()
+        }
+        7 => {
+            let token = rng.word() as usize % vocab;
+            let bit = |w: usize| u32::from(token / 32 == w) << (token % 32);
+            (0..words).map(bit).collect()
+        }
+        _ if i % 2 == 0 => vec![0; words],
+        _ => vec![u32::MAX; words - 1],
+    };
+    if i % 9 != 8 && !vocab.is_multiple_of(32) {
+        mask[words - 1] |= u32::MAX << (vocab % 32);
+    }
+    Some(mask)
+}
+
+/// A row says nothing of what a mask that allows all changes: the same bits with it as without; and rows that share a mask
+/// draw by it.
+#[test]
+fn a_mask_that_allows_all_is_none_and_rows_share_masks() {
+    let mut rng = Rng::new(7);
+    let vocab = 331usize;
+    let mut step = step();
+    step.push_run(0, 0, &[0; 16]).unwrap();
+    let all = step.push_mask(&vec![u32::MAX; vocab.div_ceil(32)]).unwrap();
+    let even = step
+        .push_mask(&vec![0x5555_5555; vocab.div_ceil(32)])
+        .unwrap();
+    let mut logits = Vec::new();
+    for i in 0..16u32 {
+        let mask = [None, Some(all), Some(even), Some(even)][i as usize % 4];
+        let row = SampleRow {
+            temperature: [0.0, 1.3][i as usize / 8],
+            seed: 4,
+            top: 3,
+            mask,
+            ..SampleRow::greedy(i / 4)
+        };
+        step.push_logits(i, &row, &[], &[]).unwrap();
+        if i % 4 == 0 {
+            logits.push(rng.normals(vocab));
+        }
+    }
+    let rows: Vec<f32> = logits.iter().flat_map(|row| row.repeat(4)).collect();
+    let out = call_all("sample/f32", &arguments(vocab, &rows, 16), &step);
+    let (tokens, logprobs) = (u32s(&out[1]), u32s(&out[2]));
+    for i in (0..16).step_by(4) {
+        assert_eq!(
+            (tokens[i], logprobs[i]),
+            (tokens[i + 1], logprobs[i + 1]),
+            "row {i}"
+        );
+        assert_eq!(tokens[i + 2], tokens[i + 3]);
+        assert_eq!(tokens[i + 2] % 2, 0);
     }
 }
 
@@ -138,6 +220,7 @@ fn rows_that_cannot_be_used() {
                 row: sampled,
                 history: vec![],
                 bias: vec![],
+                mask: None,
             });
         }
     }
@@ -160,8 +243,37 @@ fn rows_that_cannot_be_used() {
                 row,
                 history: vec![],
                 bias,
+                mask: None,
             });
         }
+        // Nothing allowed; the one allowed token banned; a token that would be no number, masked and not.
+        for (mask, bias) in [
+            (0, vec![]),
+            (!0u32 << 9, vec![]),
+            (1 << 3, vec![(3, f32::NEG_INFINITY)]),
+            (1 << 3, vec![(2, f32::INFINITY), (4, f32::NAN)]),
+            (1 << 3, vec![(3, f32::INFINITY)]),
+            (1 << 8 | 1 << 3, vec![(2, 100.0)]),
+        ] {
+            cases.push(Case {
+                logits: vec![0.5; vocab],
+                row,
+                history: vec![],
+                bias,
+                mask: Some(vec![mask]),
+            });
+        }
+        let forced = SampleRow {
+            forced: Some(5),
+            ..row
+        };
+        cases.push(Case {
+            logits: vec![0.5; vocab],
+            row: forced,
+            history: vec![],
+            bias: vec![],
+            mask: Some(vec![0]),
+        });
     }
     check(vocab, &cases);
 }
@@ -185,24 +297,7 @@ fn draws_follow_the_distribution() {
             step.push_logits(i, &row, &[], &[]).unwrap();
         }
         let logits: Vec<f32> = logits.iter().map(|l| *l as f32).collect();
-        let u32s_of = |elems: usize| {
-            raw(
-                Access::Write,
-                Elem::U32,
-                Unit::LogitsRow,
-                elems,
-                vec![0; elems * 64],
-            )
-        };
-        let args = [
-            common::buf(Access::ReadWrite, Unit::LogitsRow, 4, &logits.repeat(16)),
-            u32s_of(1),
-            write(Unit::LogitsRow, 1, 16),
-            u32s_of(40),
-            u32s_of(1),
-            A::U(4),
-            A::Step,
-        ];
+        let args = arguments(4, &logits.repeat(16), 16);
         let backend = common::backends().pop().unwrap();
         for token in u32s(&common::call(&backend, "sample/f32", &args, &step)[1]) {
             counts[token as usize] += 1;

@@ -18,6 +18,7 @@ const LIMITS: StepLimits = StepLimits {
     tables: 1,
     history: 1024,
     bias: 64,
+    mask_words: 0,
 };
 
 fn library() -> CircuitLibrary {

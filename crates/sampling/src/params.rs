@@ -212,7 +212,7 @@ impl Sampling {
     }
 
     /// The row of the step block that draws the token at `position` for choice `choice`; `forced` takes that token
-    /// whatever the logits say; `top` alternatives are reported, at most [`SampleRow::MAX_TOP`].
+    /// whatever the logits say; `top` alternatives are reported, at most [`SampleRow::MAX_TOP`]. It has no mask.
     #[must_use]
     pub fn encode(&self, choice: u32, position: u32, forced: Option<u32>, top: u32) -> SampleRow {
         SampleRow {
@@ -228,6 +228,7 @@ impl Sampling {
             position,
             forced,
             top: top.min(SampleRow::MAX_TOP),
+            mask: None,
         }
     }
 }

@@ -70,7 +70,14 @@ const ABSOLUTE: f64 = f32::MIN_POSITIVE as f64;
 fn every_parameter_gives_the_distribution_of_transformers() {
     for case in cases() {
         let name = case["name"].as_str().unwrap();
-        let got = distribution(&logits(&case), &row(&case), &history(&case), &bias(&case)).unwrap();
+        let got = distribution(
+            &logits(&case),
+            &row(&case),
+            &history(&case),
+            &bias(&case),
+            None,
+        )
+        .unwrap();
         let want = floats(&case["probs"]);
         let kept = want.iter().filter(|p| **p > 0.0).count();
         assert_eq!(got.len(), kept, "{name}: tokens kept");
@@ -92,7 +99,7 @@ fn logprobs_are_those_of_the_raw_logits_whatever_else_is_asked() {
             top: 20,
             ..row(&case)
         };
-        let got = sample(&logits(&case), &ask, &history(&case), &bias(&case));
+        let got = sample(&logits(&case), &ask, &history(&case), &bias(&case), None);
         let want = floats(&case["logprobs"]);
         let close = |token: u32, logprob: f32| {
             let want = want[token as usize];
@@ -133,7 +140,7 @@ fn draws_follow_the_distribution() {
             for i in 0..DRAWS {
                 let mut row = row(&case);
                 set(&mut row, i);
-                seen[sample(&x, &row, &h, &b).token as usize] += 1;
+                seen[sample(&x, &row, &h, &b, None).token as usize] += 1;
             }
             let (chi, freedom) = chi_square(&seen, &want, DRAWS);
             let limit = quantile(freedom);

@@ -18,13 +18,13 @@ use std::time::Duration;
 
 use crate::effect::Effect;
 use crate::event::{Delivery, Event, EventSink, FinishReason};
-use crate::fault::{Fault, FaultKind, Scope};
+use crate::fault::{Fault, FaultKind, Scope, message_of};
 use crate::handle::{Handle, Health, Message, Shared, Stats};
 use crate::kv::KvAccounts;
 use crate::limits::{LimitsError, PlannerLimits};
 use crate::outcome::StepOutcome;
 use crate::planner::Planner;
-use crate::request::RequestId;
+use crate::request::{Refusal, RequestId};
 use crate::router::{Lookahead, Progress, Router};
 
 /// Longest wait for the device before the wait is begun again; bounds nothing but the router's call.
@@ -307,9 +307,12 @@ impl<R: Router, K: KvAccounts> Driver<R, K> {
             Ok(()) => {
                 self.sinks.insert(id, sink);
             }
-            // The handle checked what can be checked outside: this is a reused id.
+            // The handle checked what can be checked outside: this is a constraint that cannot begin, or a reused id.
             Err(refusal) => {
-                let fault = Fault::new(Scope::Request, FaultKind::Internal, refusal.to_string());
+                let fault = match refusal {
+                    Refusal::Constraint(fault) => fault,
+                    other => Fault::new(Scope::Request, FaultKind::Internal, other.to_string()),
+                };
                 tell(&mut *sink, Event::Failed(fault));
             }
         }
@@ -461,12 +464,4 @@ fn count(stats: &mut Stats, event: &Event) {
             }
         }
     }
-}
-
-fn message_of(panic: &(dyn std::any::Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("(no message)")
 }

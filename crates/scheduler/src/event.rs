@@ -57,7 +57,7 @@ impl Event {
 /// Why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// A stop token was drawn.
+    /// A stop token was drawn, or the constraint says that the text is complete.
     Stop,
     /// `max_tokens` were generated, or the context or the KV pool is full.
     Length,

@@ -23,6 +23,8 @@ pub enum FaultKind {
     Deadline,
     /// The engine was told to stop before the request was done.
     Shutdown,
+    /// The request's own constraint gave an error, panicked, or allowed no token.
+    Constraint,
     /// The device, or whoever drives it, failed.
     Device,
     /// A panic or a broken invariant of our own.
@@ -50,4 +52,13 @@ impl Fault {
             what: what.into(),
         }
     }
+}
+
+/// What a panic said.
+pub(crate) fn message_of(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("(no message)")
 }

@@ -16,10 +16,12 @@
 //! KV is stored. Its next rows are the known ones not yet stored; the row of the last known token also draws the next
 //! one. Prefill, a chunk of it, decode and recompute after preemption are that one rule. Behind the last known token a
 //! sequence may run tokens that were guessed ([`DraftRouter`]): each row draws as if its own token were right, and of the
-//! tokens drawn those count whose rows held what was drawn before them. An answer has the same tokens as without.
+//! tokens drawn those count whose rows held what was drawn before them. An answer has the same tokens as without. A request
+//! may bring a [`TokenConstraint`]: its rows then draw among the tokens that it allows.
 
 #![forbid(unsafe_code)]
 
+mod constraint;
 mod driver;
 mod effect;
 mod event;
@@ -35,6 +37,7 @@ mod request;
 mod router;
 mod trace;
 
+pub use constraint::{ConstraintError, FixedMask, Text, TokenConstraint, TokenMask};
 pub use driver::{Driver, Turn};
 pub use effect::Effect;
 pub use event::{Delivery, Event, EventSink, FinishReason, Usage};

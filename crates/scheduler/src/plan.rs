@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::constraint::TokenMask;
 use crate::request::RequestId;
 
 /// One step for the device. Order on the device: `copies` and `restores`, then `tables`, then the rows, then saved
@@ -112,6 +113,8 @@ pub struct LogitRow<S> {
     pub bias: Arc<[(u32, f32)]>,
     /// Tokens that must not be drawn here (stop tokens before `min_tokens`): a bias of minus infinity.
     pub banned: Arc<[u32]>,
+    /// The tokens that may be drawn. `None`: any.
+    pub mask: Option<TokenMask>,
 }
 
 /// The recurrent state at `place` becomes the live one of `slot`.

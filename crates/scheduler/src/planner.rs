@@ -13,6 +13,7 @@
 mod admit;
 mod ahead;
 mod apply;
+mod constrained;
 mod history;
 mod intake;
 mod rows;

@@ -4,6 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::constraint::TokenConstraint;
+use crate::fault::Fault;
+
 /// Names one request among those that live; the caller chooses it. A request with `n` choices is `n` requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
@@ -23,6 +26,9 @@ pub struct Request<S> {
     pub history: bool,
     /// Logit bias: (token, added to the raw logit).
     pub bias: Arc<[(u32, f32)]>,
+    /// What its tokens may be; a clone of the request gets one of its own, in the same state. Prompt tokens are not asked of
+    /// it. `None`: any token.
+    pub constraint: Option<Box<dyn TokenConstraint>>,
     /// Most tokens to generate. 0: only the prompt runs.
     pub max_tokens: u32,
     /// No stop token is drawn before this many tokens (rows ban them until then).
@@ -53,6 +59,7 @@ impl<S> Request<S> {
             sampling,
             history: false,
             bias: Arc::from([]),
+            constraint: None,
             max_tokens,
             min_tokens: 0,
             stop_tokens: Arc::from([]),
@@ -112,6 +119,9 @@ pub enum Refusal {
         /// [`PlannerLimits::max_bias`](crate::PlannerLimits::max_bias).
         limit: usize,
     },
+    /// Its constraint cannot begin.
+    #[error(transparent)]
+    Constraint(Fault),
     /// A request of this id lives already: an error of the caller, not of its user.
     #[error("request id {} is in use: ids must be unique among live requests", .0.0)]
     DuplicateId(RequestId),

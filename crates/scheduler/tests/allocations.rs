@@ -14,8 +14,8 @@ use std::time::Duration;
 use common::kv::Kv;
 use common::rig::{prompt, request};
 use metrale_scheduler::{
-    DraftRouter, Effect, Lookahead, NoSpill, Planner, PlannerLimits, Request, RequestId,
-    RowOutcome, StepOutcome, StepPlan,
+    ConstraintError, DraftRouter, Effect, FixedMask, Lookahead, NoSpill, Planner, PlannerLimits,
+    Request, RequestId, RowOutcome, StepOutcome, StepPlan, Text, TokenConstraint, TokenMask,
 };
 
 struct Counting;
@@ -49,7 +49,8 @@ struct State {
 }
 
 impl State {
-    /// 256 sequences, a quarter of them with a penalty history; the others bring so many drafts.
+    /// 256 sequences, a quarter of them with a penalty history; the others bring so many drafts. An eighth has a moving mask,
+    /// another one a fixed mask that it shares.
     fn new(max_drafts: u32) -> State {
         let limits = PlannerLimits {
             max_num_seqs: 256,
@@ -63,8 +64,15 @@ impl State {
         };
         let kv = Kv::new(256 * 96, 256);
         let mut planner = Planner::new(limits, &kv).unwrap();
+        let shared = FixedMask(TokenMask::all(60));
         for id in 0..256 {
+            let constraint: Option<Box<dyn TokenConstraint>> = match id % 8 {
+                4 => Some(Box::new(Moving(TokenMask::all(60)))),
+                6 => Some(Box::new(shared.clone())),
+                _ => None,
+            };
             let r = Request {
+                constraint,
                 history: id % 4 == 0,
                 stop_tokens: Arc::default(),
                 ..request(id, prompt(id as u32, 30), 1400)
@@ -113,6 +121,25 @@ impl State {
         planner.reap(Duration::from_millis(n), kv, &mut NoSpill, effects);
         draw(planner.resolve(kv, &mut NoSpill, effects).unwrap(), outcome);
         effects.len()
+    }
+}
+
+/// Writes another mask for each token.
+#[derive(Debug)]
+struct Moving(TokenMask);
+
+impl TokenConstraint for Moving {
+    fn mask(&mut self) -> Result<TokenMask, ConstraintError> {
+        Ok(self.0.clone())
+    }
+
+    fn accept(&mut self, token: u32) -> Result<Text, ConstraintError> {
+        self.0.words_mut().fill(1 + token);
+        Ok(Text::Open)
+    }
+
+    fn fork(&self) -> Box<dyn TokenConstraint> {
+        Box::new(Moving(self.0.clone()))
     }
 }
 

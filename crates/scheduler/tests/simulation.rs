@@ -224,6 +224,7 @@ impl History {
                     }
                     FaultKind::Deadline => assert!(log.request.deadline.is_some()),
                     FaultKind::Device | FaultKind::Internal => assert!(fault.scope >= Scope::Step),
+                    FaultKind::Constraint => panic!("nothing is constrained"),
                     FaultKind::Shutdown => panic!("nobody shut down"),
                 },
             }

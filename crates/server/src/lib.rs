@@ -9,6 +9,7 @@ pub mod api;
 pub mod assembly;
 pub mod cli;
 pub mod completion;
+mod constraint;
 mod digits;
 pub mod engine_face;
 pub mod http;

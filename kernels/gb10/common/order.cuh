@@ -28,9 +28,21 @@ __device__ inline u64 order_key(float y, u32 id) {
 
 __device__ inline u32 order_id(u64 key) { return ~(u32)key; }
 
+// A row of logits of which those that a mask does not allow are minus infinity. No mask: the row as it is.
+struct Masked {
+    const float* y;
+    const u32* mask;
+
+    __device__ float operator[](u32 id) const {
+        bool allowed = mask == nullptr || (mask[id / 32] >> id % 32 & 1) != 0;
+        return allowed ? y[id] : __int_as_float(0xff800000);
+    }
+};
+
 // Collects the largest keys below `upper` into order.keys, sorted, and their number into order.count: all of them, or as
-// many as whole radix buckets of them fit. Every thread calls it.
-__device__ inline void next_band(Order& order, const float* y, u32 n, u64 upper) {
+// many as whole radix buckets of them fit. `y[id]` is a row's value. Every thread calls it.
+template <typename Y>
+__device__ inline void next_band(Order& order, const Y& y, u32 n, u64 upper) {
     if (threadIdx.x == 0) {
         order.prefix = 0;
         order.mask = 0;

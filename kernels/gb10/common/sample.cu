@@ -5,10 +5,11 @@
 // 1. A NaN or an infinity among the raw logits x: status 1, token 0, log-probability NaN, no alternatives.
 // 2. M = max x, Z = sum8(exp(x - M)), log-probability (x - M) - ln(f32(Z)). Alternatives: the largest raw logits, equal ones
 //    by ascending id; unused entries are (2^32 - 1, 0).
-// 3. A forced token is taken, and nothing below happens.
+// 3. A forced token is taken, masked or not, and nothing below happens.
 // 4. y = x; each bias entry adds; then each history entry: tokens of prompt or output take the repetition penalty (y / r if
-//    positive, else y * r; arXiv 1909.05858), tokens of the output then (y - presence) - frequency * count.
-// 5. Y = max y. A NaN or plus infinity in y: status 1; Y minus infinity (every token is banned): status 2. Temperature 0: the
+//    positive, else y * r; arXiv 1909.05858), tokens of the output then (y - presence) - frequency * count. Where the row has
+//    a mask, a token whose bit is not set is minus infinity.
+// 5. Y = max y. A NaN or plus infinity in y: status 1; Y minus infinity (every token is banned or masked): status 2. Temperature 0: the
 //    token of Y, the lowest id of equals.
 // 6. w = exp((y - Y) / temperature); order: descending y, then ascending id. Top-k keeps k; S = sum of the kept w (in order in
 //    f64 after top-k, else sum8). Top-p keeps while the sum before the candidate is below top_p * S, min-p while w >= min_p;
@@ -16,7 +17,7 @@
 // 7. One draw u: the first candidate in order whose running sum exceeds u * S.
 //
 // y is made in place and undone: the raw values of the few changed logits wait in the step block's own entries, which the
-// next submit brings again.
+// next submit brings again. The mask is read beside y wherever y is.
 #include "numeric.cuh"
 #include "order.cuh"
 #include "philox.cuh"
@@ -38,17 +39,18 @@ struct Shared {
 enum Values : u32 { FINITE, BANNED, NOT_NUMBERS }; // BANNED: some are minus infinity
 
 // The largest value's key, and what the values are. Every thread gets both.
-__device__ Values largest(Shared& s, const float* y, u32 n, u64* key) {
+__device__ Values largest(Shared& s, Masked y, u32 n, u64* key) {
     if (threadIdx.x == 0) s.bad = s.banned = 0;
     __syncthreads();
     u64 best = 0;
     for (u32 i = threadIdx.x; i < n; i += blockDim.x) {
-        if (!(y[i] < __int_as_float(0x7f800000))) {
+        float v = y[i];
+        if (!(v < __int_as_float(0x7f800000))) {
             s.bad = 1;
-        } else if (y[i] == __int_as_float(0xff800000)) {
+        } else if (v == __int_as_float(0xff800000)) {
             s.banned = 1;
         }
-        u64 k = order_key(y[i], i);
+        u64 k = order_key(v, i);
         best = k > best ? k : best;
     }
     for (int offset = 16; offset > 0; offset /= 2) {
@@ -66,7 +68,7 @@ __device__ Values largest(Shared& s, const float* y, u32 n, u64* key) {
 }
 
 // sum8 of exp((y - top) / temperature); temperature 1 divides exactly.
-__device__ double sum8(Shared& s, const float* y, u32 n, float top, float temperature) {
+__device__ double sum8(Shared& s, Masked y, u32 n, float top, float temperature) {
     double lane = 0.0;
     for (u32 begin = 0; begin < n; begin += 2048) {
         u32 count = min(2048u, n - begin);
@@ -91,7 +93,7 @@ __device__ double sum8(Shared& s, const float* y, u32 n, float top, float temper
 
 // Calls `visit(i, w, id)` on thread 0 for each candidate in order until it returns false.
 template <typename Visit>
-__device__ void walk(Shared& s, const float* y, u32 n, float top, float temperature, Visit visit) {
+__device__ void walk(Shared& s, Masked y, u32 n, float top, float temperature, Visit visit) {
     u64 upper = ~(u64)0;
     for (u32 begin = 0; begin < n;) {
         next_band(s.order, y, n, upper);
@@ -117,7 +119,7 @@ __device__ void walk(Shared& s, const float* y, u32 n, float top, float temperat
 }
 
 // The first `kept` weights, summed in order.
-__device__ double sum_first(Shared& s, const float* y, u32 n, float top, float temperature, u32 kept) {
+__device__ double sum_first(Shared& s, Masked y, u32 n, float top, float temperature, u32 kept) {
     if (threadIdx.x == 0) s.running = 0.0;
     walk(s, y, n, top, temperature, [&](u32 i, float w, u32) {
         if (i >= kept) return false;
@@ -130,7 +132,7 @@ __device__ double sum_first(Shared& s, const float* y, u32 n, float top, float t
 }
 
 // Steps 6 and 7 on y; row is the SampleRow's words.
-__device__ u32 draw(Shared& s, const float* y, u32 n, float top, const u32* row) {
+__device__ u32 draw(Shared& s, Masked y, u32 n, float top, const u32* row) {
     float temperature = __uint_as_float(row[0]), top_p = __uint_as_float(row[1]), min_p = __uint_as_float(row[2]);
     u32 limit = row[3] == 0 ? n : min(row[3], n);
     double total = limit < n ? sum_first(s, y, n, top, temperature, limit) : sum8(s, y, n, top, temperature);
@@ -224,12 +226,13 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS)
     for (u32 i = threadIdx.x; i < TOP_WORDS; i += blockDim.x) top[i] = i % 2 ? 0 : NO_TOKEN;
 
     u64 best;
-    u32 failed = largest(s, x, vocab, &best) == FINITE ? 0 : 1; // the row's status
+    Masked raw{x, nullptr};
+    u32 failed = largest(s, raw, vocab, &best) == FINITE ? 0 : 1; // the row's status
     u32 chosen = order_id(best);
     float max = 0.0f, lse = 0.0f;
     if (failed == 0) {
         max = x[chosen];
-        lse = (float)log((double)(float)sum8(s, x, vocab, max, 1.0f));
+        lse = (float)log((double)(float)sum8(s, raw, vocab, max, 1.0f));
         u32 wanted = min(min(row[12], TOP_WORDS / 2), vocab);
         // A band has fewer where the next whole bucket would not fit.
         u64 upper = ~(u64)0;
@@ -247,20 +250,21 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS)
             __syncthreads();
         }
         float temperature = __uint_as_float(row[0]);
+        Masked y{x, step.mask(row)};
         if (row[11] != NO_TOKEN) {
             chosen = row[11];
-        } else if (temperature != 0.0f || row[14] != 0 || row[16] != 0) {
+        } else if (temperature != 0.0f || row[14] != 0 || row[16] != 0 || y.mask != nullptr) {
             u32* history = const_cast<u32*>(step.history()) + 2 * row[13];
             u32* bias = const_cast<u32*>(step.bias()) + 2 * row[15];
             adjust(x, vocab, row, bias, history);
-            Values values = largest(s, x, vocab, &best);
+            Values values = largest(s, y, vocab, &best);
             chosen = order_id(best);
             if (values == NOT_NUMBERS) {
                 failed = 1;
-            } else if (x[chosen] == __int_as_float(0xff800000)) {
+            } else if (y[chosen] == __int_as_float(0xff800000)) {
                 failed = 2;
             } else if (temperature != 0.0f) {
-                chosen = draw(s, x, vocab, x[chosen], row);
+                chosen = draw(s, y, vocab, y[chosen], row);
             }
             undo(x, vocab, row, bias, history);
         }

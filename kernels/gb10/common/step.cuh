@@ -27,6 +27,8 @@ struct Step {
     __device__ const u32* sampling(u32 row) const { return w + w[14] + 20 * row; }
     __device__ const u32* history() const { return w + w[15]; }
     __device__ const u32* bias() const { return w + w[16]; }
+    // The mask of a SampleRow's words: bit id % 32 of word id / 32 is set where a token is allowed. Null: all are.
+    __device__ const u32* mask(const u32* row) const { return row[17] == 0xffffffffu ? nullptr : w + w[17] + row[17]; }
 };
 
 // What a kernel found wrong in a step block; the codes are those of gpu-runtime's cuda/fault.rs.

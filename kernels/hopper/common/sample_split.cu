@@ -5,7 +5,7 @@
 // even; sums of such integers are exact):
 // 2. The ids lie in chunks of 4096; chunk c has m_c = max x and s_c = the sum of fixed(exp(x - m_c)). Z = 2^-40 times the
 //    ascending f64 chain z = fma(s_c, f64(exp(m_c - M)), z) from 0.
-// 5. y may be minus infinity (a banned token): status 1 is for a NaN or plus infinity in y, status 2 for Y = minus infinity.
+// 5. y may be minus infinity (a banned or masked token): status 1 is for a NaN or plus infinity in y, status 2 for Y = minus infinity.
 // 6. w = exp((y - Y) / temperature), order and filters as there, but every sum is of fixed(w), and compared as f64: top-p keeps
 //    while f64(sum before the candidate) < f64(top_p) * f64(S), min-p while w >= min_p, the first candidate always; S is the
 //    sum of what is kept.
@@ -91,10 +91,13 @@ __device__ u64 block_sum(Shared& s, u64 value) {
 
 __device__ inline u64 fixed(float weight) { return __float2ull_rn(weight * FIXED); }
 
-// Calls `f(value, id)` for each of the row's values, spread over the block.
+// Calls `f(value, id)` for each of the row's values, spread over the block. What the mask does not allow is minus infinity.
 template <typename F>
-__device__ inline void each(const float* y, u32 n, F f) {
-    if (n % 4 == 0 && ((u64)y & 15) == 0) {
+__device__ inline void each(Masked row, u32 n, F f) {
+    const float* y = row.y;
+    if (n % 4 != 0 || ((u64)y & 15) != 0) {
+        for (u32 i = threadIdx.x; i < n; i += THREADS) f(row[i], i);
+    } else if (row.mask == nullptr) {
 #pragma unroll 4
         for (u32 i = threadIdx.x * 4; i < n; i += THREADS * 4) {
             float4 v = *(const float4*)(y + i);
@@ -104,12 +107,21 @@ __device__ inline void each(const float* y, u32 n, F f) {
             f(v.w, i + 3);
         }
     } else {
-        for (u32 i = threadIdx.x; i < n; i += THREADS) f(y[i], i);
+        for (u32 i = threadIdx.x * 4; i < n; i += THREADS * 4) {
+            float4 v = *(const float4*)(y + i);
+            // Four ids from a multiple of 4 on: bits of one word.
+            u32 bits = row.mask[i / 32] >> i % 32;
+            const float banned = __int_as_float(0xff800000);
+            f(bits & 1 ? v.x : banned, i);
+            f(bits & 2 ? v.y : banned, i + 1);
+            f(bits & 4 ? v.z : banned, i + 2);
+            f(bits & 8 ? v.w : banned, i + 3);
+        }
     }
 }
 
 // The largest value's key and whether no value is NaN or plus infinity.
-__device__ bool largest(Shared& s, const float* y, u32 n, u64* key) {
+__device__ bool largest(Shared& s, Masked y, u32 n, u64* key) {
     if (threadIdx.x == 0) s.bad = 0;
     __syncthreads();
     u64 best = 0;
@@ -145,7 +157,7 @@ __device__ void sort_keys(u64* keys, u32 count) {
 
 // A row's candidates and what their order is cut by.
 struct Row {
-    const float* y;
+    Masked y;
     u32 n;
     float top, temperature, min_p;
 
@@ -301,7 +313,7 @@ __device__ bool walk(Shared& s, const Row& r, bool& level, Reached reached, Visi
 }
 
 // Steps 6 and 7 on y; words is the SampleRow's, `best` the key of the largest.
-__device__ u32 draw(Shared& s, const float* y, u32 n, u64 best, const u32* words) {
+__device__ u32 draw(Shared& s, Masked y, u32 n, u64 best, const u32* words) {
     float top_p = __uint_as_float(words[1]);
     Row r{y, n, key_value(best), __uint_as_float(words[0]), __uint_as_float(words[2])};
     bool level = true;
@@ -337,7 +349,8 @@ __device__ u32 draw(Shared& s, const float* y, u32 n, u64 best, const u32* words
 
 // The `wanted` largest logits and their log-probabilities.
 __device__ void alternatives(Shared& s, const float* x, u32 n, float max, float lse, u32 wanted, u32* top) {
-    Row r{x, n, max, 1.0f, 0.0f};
+    Masked raw{x, nullptr};
+    Row r{raw, n, max, 1.0f, 0.0f};
     fill_bins(s.bins, r);
     if (threadIdx.x == 0) {
         s.above = 0;
@@ -355,7 +368,7 @@ __device__ void alternatives(Shared& s, const float* x, u32 n, float max, float 
     if (bin < BINS - 1 && count <= MOST) {
         if (threadIdx.x == 0) s.found = 0;
         __syncthreads();
-        each(x, n, [&](float v, u32 i) {
+        each(raw, n, [&](float v, u32 i) {
             if (r.bin(v) <= bin) s.bins.keys[atomicAdd(&s.found, 1u)] = order_key(v, i);
         });
         __syncthreads();
@@ -509,20 +522,18 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         u32 wanted = min(min(row[12], TOP_WORDS / 2), vocab);
         if (wanted > 0) alternatives(s, x, vocab, max, lse, wanted, top);
         float temperature = __uint_as_float(row[0]);
+        Masked y{x, step.mask(row)};
         if (row[11] != NO_TOKEN) {
             chosen = row[11];
-        } else if (temperature != 0.0f || row[14] != 0 || row[16] != 0) {
+        } else if (temperature != 0.0f || row[14] != 0 || row[16] != 0 || y.mask != nullptr) {
             u32* history = const_cast<u32*>(step.history()) + 2 * row[13];
             u32* bias = const_cast<u32*>(step.bias()) + 2 * row[15];
             bool changed = row[14] != 0 || row[16] != 0;
-            if (changed) {
-                adjust(x, vocab, row, bias, history);
-                if (!largest(s, x, vocab, &best)) fault = 1;
-            }
+            if (changed) adjust(x, vocab, row, bias, history);
+            if ((changed || y.mask != nullptr) && !largest(s, y, vocab, &best)) fault = 1;
             chosen = order_id(best);
-            float y = x[chosen];
-            if (!fault && y == __int_as_float(0xff800000)) fault = 2;
-            if (!fault && temperature != 0.0f) chosen = draw(s, x, vocab, best, row);
+            if (!fault && key_value(best) == __int_as_float(0xff800000)) fault = 2;
+            if (!fault && temperature != 0.0f) chosen = draw(s, y, vocab, best, row);
             if (changed) {
                 __syncthreads();
                 undo(x, vocab, row, bias, history);

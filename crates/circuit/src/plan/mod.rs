@@ -55,7 +55,7 @@ pub struct PlanRequest<'a> {
     pub values: &'a BTreeMap<WeightKey, Vec<f32>>,
     /// Formats of the KV pools.
     pub kv: &'a KvFormats,
-    /// Largest step. The plan sets its count of tables.
+    /// Largest step. The plan sets its count of tables and the words of a mask.
     pub limits: StepLimits,
     /// Blocks of the first KV group's pool.
     pub kv_blocks: u64,

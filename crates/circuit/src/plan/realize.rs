@@ -134,6 +134,7 @@ pub(super) fn realize(
         constants: written,
         limits: StepLimits {
             tables: r.kv_groups.len() as u32,
+            mask_words: instance.vocab().div_ceil(32) as u32,
             ..request.limits
         },
         kv: request.kv.clone(),

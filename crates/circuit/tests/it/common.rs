@@ -75,6 +75,7 @@ pub(crate) const LIMITS: StepLimits = StepLimits {
     tables: 1,
     history: 1024,
     bias: 64,
+    mask_words: 0,
 };
 
 pub(crate) static KV_BF16: KvFormats = KvFormats::all(Elem::BF16);

@@ -24,6 +24,7 @@ fn schedule_and_capacity_leave_it() {
         tables: 1,
         history: 1,
         bias: 1,
+        mask_words: 0,
     };
     assert_eq!(digest_of(TINY_LLAMA, |r| r.limits = limits), base);
     assert_eq!(digest_of(TINY_LLAMA, |r| r.kv_blocks = 9), base);

@@ -34,6 +34,7 @@ fn served<'a>(formats: &'a BTreeMap<WeightKey, Elem>, class_device: &'a str) -> 
         tables: 1,
         history: 65536,
         bias: 4096,
+        mask_words: 0,
     };
     PlanRequest {
         limits,

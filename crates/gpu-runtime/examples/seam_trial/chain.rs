@@ -16,6 +16,7 @@ pub const LIMITS: StepLimits = StepLimits {
     tables: 1,
     history: 256,
     bias: 64,
+    mask_words: 0,
 };
 pub const KV_BLOCKS: u64 = 96;
 

@@ -222,6 +222,7 @@ pub const LIMITS: StepLimits = StepLimits {
     tables: 1,
     history: 64,
     bias: 64,
+    mask_words: 160,
 };
 
 pub fn step() -> StepBlock {

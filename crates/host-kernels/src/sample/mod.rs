@@ -8,11 +8,11 @@
 //! 1. A NaN or an infinity among the raw logits `x`: status 1, token 0, log-probability NaN, no alternatives.
 //! 2. `M = max x`, `Z = sum8(exp(x - M))`, log-probability of a token: `(x - M) - ln(f32(Z))`. Alternatives are the largest
 //!    raw logits, equal ones by ascending id; unused entries are (`u32::MAX`, 0).
-//! 3. A forced token is taken, and nothing below happens.
+//! 3. A forced token is taken, masked or not, and nothing below happens.
 //! 4. `y = x`; each bias entry adds; each history entry: tokens of prompt or output take the repetition penalty (`y / r` if
 //!    positive, else `y * r`; Keskar et al., arXiv 1909.05858), tokens of the output then `(y - presence) - frequency *
-//!    count`.
-//! 5. `Y = max y`. A NaN or plus infinity in `y`: status 1. `Y` minus infinity (every token banned): status 2. Temperature
+//!    count`. Where the row has a mask, a token whose bit is not set becomes minus infinity.
+//! 5. `Y = max y`. A NaN or plus infinity in `y`: status 1. `Y` minus infinity (every token banned or masked): status 2. Temperature
 //!    0: the token of `Y`, the lowest id of equals.
 //! 6. `w = exp((y - Y) / temperature)`. The *order* is by descending `y`, then ascending id; every filter keeps a prefix
 //!    of it. Top-k keeps k. `S` is the sum of the kept `w` (in order in f64 after top-k, else sum8 by id). Top-p keeps while the
@@ -99,7 +99,12 @@ fn sample(tile: &mut Tile<'_>, step: &StepBlock, scratch: &mut Scratch) -> Resul
             pair.copy_from_slice(&[NO_TOKEN, 0]);
         }
         let x: &[f32] = logits.row(r);
-        let answer = sample_row(isa, x, &row, history, bias, top, scratch);
+        let changes = Changes {
+            history,
+            bias,
+            mask: row.mask.map(|mask| step.mask(mask)),
+        };
+        let answer = sample_row(isa, x, &row, &changes, top, scratch);
         token.row(r)[0] = answer.token;
         logprob.row(r)[0] = answer.logprob;
         status.row(r)[0] = answer.status;
@@ -107,12 +112,24 @@ fn sample(tile: &mut Tile<'_>, step: &StepBlock, scratch: &mut Scratch) -> Resul
     Ok(())
 }
 
+/// What step 4 does to a row: words of the step block.
+struct Changes<'a> {
+    history: &'a [u32],
+    bias: &'a [u32],
+    mask: Option<&'a [u32]>,
+}
+
+impl Changes<'_> {
+    fn none(&self) -> bool {
+        self.history.is_empty() && self.bias.is_empty() && self.mask.is_none()
+    }
+}
+
 fn sample_row(
     isa: Isa,
     x: &[f32],
     row: &SampleRow,
-    history: &[u32],
-    bias: &[u32],
+    changes: &Changes<'_>,
     top: &mut [u32],
     scratch: &mut Scratch,
 ) -> Answer {
@@ -137,12 +154,12 @@ fn sample_row(
     if let Some(token) = row.forced {
         return found(token);
     }
-    if row.temperature == 0.0 && history.is_empty() && bias.is_empty() {
+    if row.temperature == 0.0 && changes.none() {
         return found(first_at(x, max));
     }
     let y = grown(&mut scratch.f32s, x.len());
     y.copy_from_slice(x);
-    adjust(y, row, history, bias);
+    adjust(y, row, changes);
     // Minus infinity bans a token and is no fault; the rest of what is not finite is.
     let (best, finite) = on_isa!(isa, largest, (x: &[f32] = y) -> (f32, bool));
     if !finite && y.iter().any(|v| v.is_nan() || *v == f32::INFINITY) {
@@ -164,13 +181,13 @@ fn first_at(x: &[f32], value: f32) -> u32 {
     x.iter().position(|v| *v == value).unwrap_or(0) as u32
 }
 
-fn adjust(y: &mut [f32], row: &SampleRow, history: &[u32], bias: &[u32]) {
-    for pair in bias.chunks_exact(2) {
+fn adjust(y: &mut [f32], row: &SampleRow, changes: &Changes<'_>) {
+    for pair in changes.bias.chunks_exact(2) {
         if let Some(y) = y.get_mut(pair[0] as usize) {
             *y += f32::from_bits(pair[1]);
         }
     }
-    for pair in history.chunks_exact(2) {
+    for pair in changes.history.chunks_exact(2) {
         let entry = HistoryEntry::from_words([pair[0], pair[1]]);
         let Some(y) = y.get_mut(entry.token as usize) else {
             continue;
@@ -184,6 +201,27 @@ fn adjust(y: &mut [f32], row: &SampleRow, history: &[u32], bias: &[u32]) {
         }
         if entry.output_count > 0 {
             *y = (*y - row.presence) - row.frequency * entry.output_count as f32;
+        }
+    }
+    if let Some(mask) = changes.mask {
+        forbid(y, mask);
+    }
+}
+
+/// Makes minus infinity of what the mask does not allow.
+fn forbid(y: &mut [f32], mask: &[u32]) {
+    let words = mask.iter().copied().chain(std::iter::repeat(0));
+    for (values, word) in y.chunks_mut(32).zip(words) {
+        match word {
+            u32::MAX => {}
+            0 => values.fill(f32::NEG_INFINITY),
+            _ => {
+                for (bit, value) in values.iter_mut().enumerate() {
+                    if word >> bit & 1 == 0 {
+                        *value = f32::NEG_INFINITY;
+                    }
+                }
+            }
         }
     }
 }

@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use metrale_core::{KV_BLOCK, LateId, StepBlock, StepLayout};
+use metrale_core::{KV_BLOCK, LateId, SampleRow, StepBlock, StepLayout};
 use metrale_gpu_runtime::{DeviceFault, Progress as DeviceProgress};
 use metrale_sampling::Sampling;
 use metrale_scheduler::{
-    DeviceRouter, Fault, FaultKind, HistoryEntry, Lookahead, Progress, RowOutcome, RowStatus,
-    Scope, Segment, StepOutcome, StepPlan,
+    DeviceRouter, Fault, FaultKind, HistoryEntry, Lookahead, Progress, RowOutcome, Scope, Segment,
+    StepOutcome, StepPlan, TokenMask,
 };
 
 use super::StepPace;
@@ -31,6 +31,7 @@ pub struct ModelRouter<M> {
     ended: Option<Instant>,
     history: Vec<metrale_core::HistoryEntry>,
     bias: Vec<(u32, f32)>,
+    masks: Vec<usize>,
     top: Vec<(u32, f32)>,
     step_deadline: Duration,
 }
@@ -61,6 +62,7 @@ impl<M: Model> ModelRouter<M> {
             ended: None,
             history: Vec::new(),
             bias: Vec::new(),
+            masks: Vec::new(),
             top: Vec::new(),
             step_deadline,
         }
@@ -110,6 +112,7 @@ impl<M: Model> ModelRouter<M> {
         }
         let mut tops = Vec::with_capacity(plan.logits.len());
         self.drawn.clear();
+        self.masks.clear();
         for row in &plan.logits {
             self.history.clear();
             self.history.extend(
@@ -124,6 +127,8 @@ impl<M: Model> ModelRouter<M> {
             let sample = row
                 .sampling
                 .encode(row.choice, row.position, row.forced, row.top);
+            let mask = row.mask.as_ref().map(|m| self.push_mask(m)).transpose()?;
+            let sample = SampleRow { mask, ..sample };
             self.block
                 .push_logits(row.row, &sample, &self.history, &self.bias)?;
             tops.push(row.top);
@@ -132,6 +137,17 @@ impl<M: Model> ModelRouter<M> {
             self.drawn.push(slot.unwrap_or(u32::MAX));
         }
         Ok(tops)
+    }
+
+    /// The step's number of a mask; one that several rows share is pushed once.
+    fn push_mask(&mut self, mask: &TokenMask) -> Result<u32, metrale_core::StepFull> {
+        // The plan holds the masks, so that equal addresses are one mask.
+        let address = mask.words().as_ptr().addr();
+        if let Some(known) = self.masks.iter().rposition(|m| *m == address) {
+            return Ok(known as u32);
+        }
+        self.masks.push(address);
+        self.block.push_mask(mask.words())
     }
 
     /// Waits for what is in flight, so that none writes after this. What becomes of it does not count.
@@ -163,10 +179,10 @@ impl<M: Model> ModelRouter<M> {
         for (index, top) in tops.iter().enumerate() {
             self.top.clear();
             let result = self.model.result(index as u32, *top, &mut self.top)?;
-            let mut out = RowOutcome::new(result.token, result.logprob);
-            if !result.finite {
-                out.status = RowStatus::NonFinite;
-            }
+            let mut out = RowOutcome {
+                status: result.status,
+                ..RowOutcome::new(result.token, result.logprob)
+            };
             if self.hash_rows {
                 out.row_hash = Some(self.model.logits_hash(index as u32)?);
             }

@@ -9,6 +9,7 @@ use metrale_circuit::{Phase, Plan};
 use metrale_core::{SampleRow, SpanId, StepBlock, StepLimits};
 use metrale_gpu_runtime::{DeviceFault, Fence, Loc, Progress, Queue};
 use metrale_model_layers::{BindFailure, Binder, TransformerLayer, layers::layers};
+use metrale_scheduler::RowStatus;
 
 use super::programs::Programs;
 use super::reserved::Reserved;
@@ -260,7 +261,11 @@ impl Model for TransformerModel {
         Ok(RowResult {
             token,
             logprob: f32::from_bits(logprob),
-            finite: status == 0,
+            status: match status {
+                0 => RowStatus::Ok,
+                2 => RowStatus::Empty,
+                _ => RowStatus::NonFinite,
+            },
         })
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use metrale_core::{SpanId, StepBlock, StepLimits};
 use metrale_gpu_runtime::{DeviceFault, Progress};
+use metrale_scheduler::RowStatus;
 
 /// What one logits row of a finished step gave.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -13,8 +14,8 @@ pub struct RowResult {
     pub token: u32,
     /// Its logarithm of probability in the raw distribution.
     pub logprob: f32,
-    /// False if the row held a NaN or an infinity, or no candidate was left.
-    pub finite: bool,
+    /// Whether it can be used.
+    pub status: RowStatus,
 }
 
 /// A model that runs steps in the order in which they are submitted, and is waited for in that order. A step's results stand

@@ -93,6 +93,7 @@ pub fn limits(reference: &Reference) -> StepLimits {
         tables: 1,
         history: 1,
         bias: 1,
+        mask_words: 0,
     }
 }
 

@@ -319,6 +319,7 @@ const NO_ROWS: metrale_core::StepLimits = metrale_core::StepLimits {
     tables: 1,
     history: 0,
     bias: 0,
+    mask_words: 0,
 };
 
 /// The format that a weight has for its plan when its tensor has `stored`: transforms of values give another.

@@ -56,7 +56,8 @@ impl<S: Clone> Planner<S> {
             seq.drafting = self.limits.max_drafts > 0
                 && kv.snapshot_every().is_none()
                 && !seq.request.history
-                && seq.request.bias.is_empty();
+                && seq.request.bias.is_empty()
+                && !seq.has_moving_mask();
             seq.make_room(self.capacity, self.limits.max_drafts);
             let kept = self.restore(&mut seq, slot, attached.cached, kv, spill);
             if kept.is_none() && self.entries.iter().any(|e| e.slot != slot) {

@@ -91,6 +91,7 @@ impl<S: Clone> Planner<S> {
                 row.row = row.row - from + rows;
                 if row.forced.is_none() {
                     row.history = seq.history_entries();
+                    row.mask = seq.mask();
                 }
                 kept_logits += 1;
             }

@@ -2,6 +2,7 @@
 //! From the device's outcome to events.
 
 use super::{Planner, Seq};
+use crate::constraint::Text;
 use crate::effect::Effect;
 use crate::event::{Event, FinishReason};
 use crate::fault::{Fault, FaultKind, Scope};
@@ -139,7 +140,8 @@ impl<S: Clone> Planner<S> {
         outcome: &StepOutcome,
         effects: &mut Vec<Effect>,
     ) -> Option<Event> {
-        asked.history = None; // So that the sequence's history is the only holder and grows in place.
+        // So that the sequence is the only holder of these, and they change in place.
+        (asked.history, asked.mask) = (None, None);
         let capacity = self.capacity;
         let seq = self.of(asked.slot, asked.request)?;
         if asked.forced.is_none() {
@@ -197,7 +199,12 @@ impl<S: Clone> Planner<S> {
             },
         );
         let full = seq.generated >= seq.request.max_tokens || seq.len() >= capacity;
-        full.then(|| finished(FinishReason::Length, None, seq.usage()))
+        let went = seq.constrain(token, !full);
+        match went {
+            Err(fault) => Some(Event::Failed(fault)),
+            Ok(Text::Complete) => Some(finished(FinishReason::Stop, None, seq.usage())),
+            Ok(Text::Open) => full.then(|| finished(FinishReason::Length, None, seq.usage())),
+        }
     }
 
     /// Ends a request that only wanted its prompt run.
@@ -227,7 +234,9 @@ fn broken(row: &RowOutcome, position: u32) -> Option<String> {
     let why = match row.status {
         RowStatus::Ok => return None,
         RowStatus::NonFinite => "the logits hold a NaN or an infinity",
-        RowStatus::Empty => "every token is banned (logit_bias), none is left to draw",
+        RowStatus::Empty => {
+            "every token is banned (logit_bias, min_tokens) or masked, none is left to draw"
+        }
     };
     Some(format!(
         "no token can be drawn at position {position}: {why}"

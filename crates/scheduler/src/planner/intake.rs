@@ -94,9 +94,10 @@ impl<S: Clone> Planner<S> {
         if self.lives(request.id) {
             return Err(Refusal::DuplicateId(request.id));
         }
+        let rank = self.limits.policy.rank(&request, now, self.arrivals + 1);
+        let seq = Seq::new(request, now, rank).map_err(Refusal::Constraint)?;
         self.arrivals += 1;
-        let rank = self.limits.policy.rank(&request, now, self.arrivals);
-        self.enqueue(Seq::new(request, now, rank));
+        self.enqueue(seq);
         Ok(())
     }
 

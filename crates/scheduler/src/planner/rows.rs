@@ -15,8 +15,8 @@ impl<S: Clone> Planner<S> {
         if seq.cancelled || !seq.goes_on(self.capacity) {
             return 0;
         }
-        if self.mode == Lookahead::Slot && seq.flying_draws > 0 && seq.history.is_some() {
-            return 0; // Its penalties want the token that is being drawn.
+        if self.mode == Lookahead::Slot && seq.waits_for_text() {
+            return 0;
         }
         let first = seq.next_row();
         let mut rows = most.min(self.left.rows);

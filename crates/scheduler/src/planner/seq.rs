@@ -4,8 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::constrained::Constrained;
 use super::history::History;
+use crate::constraint::{Text, TokenMask};
 use crate::event::Usage;
+use crate::fault::Fault;
 use crate::plan::{HistoryEntry, LogitRow};
 use crate::policy::Rank;
 use crate::request::Request;
@@ -23,6 +26,8 @@ pub(super) struct Seq<S> {
     pub(super) published: u32,
     pub(super) generated: u32,
     pub(super) history: Option<History>,
+    /// Taken from the request.
+    pub(super) constraint: Option<Constrained>,
     /// The next prompt token whose logprob is to be reported.
     pub(super) next_prompt: u32,
     /// Prompt tokens found cached at the first admission; `None` before it.
@@ -44,8 +49,10 @@ pub(super) struct Seq<S> {
 }
 
 impl<S: Clone> Seq<S> {
-    pub(super) fn new(request: Request<S>, now: Duration, rank: Rank) -> Seq<S> {
-        Seq {
+    pub(super) fn new(mut request: Request<S>, now: Duration, rank: Rank) -> Result<Seq<S>, Fault> {
+        let constraint = request.constraint.take().map(Constrained::new);
+        Ok(Seq {
+            constraint: constraint.transpose()?,
             rank,
             deadline: request.deadline.map(|d| now.saturating_add(d)),
             tokens: request.prompt.to_vec(),
@@ -63,7 +70,7 @@ impl<S: Clone> Seq<S> {
             spilled: None,
             cancelled: false,
             request,
-        }
+        })
     }
 
     /// Room for every token it may get, so that no step moves the text.
@@ -103,6 +110,33 @@ impl<S: Clone> Seq<S> {
     /// Whether its text goes on behind the tokens that are being drawn.
     pub(super) fn goes_on(&self, capacity: u32) -> bool {
         self.flying_draws == 0 || self.draws() && self.known() < capacity
+    }
+
+    /// Whether its mask follows from its tokens.
+    pub(super) fn has_moving_mask(&self) -> bool {
+        self.constraint.as_ref().is_some_and(|c| !c.is_fixed())
+    }
+
+    /// Whether the row that draws wants the tokens before it to be known: for its penalties, or for its mask.
+    pub(super) fn waits_for_text(&self) -> bool {
+        self.flying_draws > 0 && (self.history.is_some() || self.has_moving_mask())
+    }
+
+    /// Tells its constraint the token that was drawn; `more`: another one will be.
+    pub(super) fn constrain(&mut self, token: u32, more: bool) -> Result<Text, Fault> {
+        let Some(constraint) = &mut self.constraint else {
+            return Ok(Text::Open);
+        };
+        let text = constraint.accept(token)?;
+        if more && text == Text::Open {
+            constraint.fill()?;
+        }
+        Ok(text)
+    }
+
+    /// The mask of the token behind the known text.
+    pub(super) fn mask(&self) -> Option<TokenMask> {
+        self.constraint.as_ref().and_then(Constrained::mask)
     }
 
     /// Drafts that it could bring to its next step, at most `most`.
@@ -169,6 +203,7 @@ impl<S: Clone> Seq<S> {
         LogitRow {
             // Entries that change before the step runs are filled in then.
             history: self.history_entries().filter(|_| self.flying_draws == 0),
+            mask: self.mask().filter(|_| !self.waits_for_text()),
             bias: Arc::clone(&self.request.bias),
             banned: if self.bans() {
                 Arc::clone(&self.request.stop_tokens)
@@ -202,6 +237,7 @@ impl<S: Clone> Seq<S> {
             history: None,
             bias: Arc::default(),
             banned: Arc::default(),
+            mask: None,
         }
     }
 }

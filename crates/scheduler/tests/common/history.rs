@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrale_scheduler::{
-    Effect, Event, FaultKind, FinishReason, Lookahead, PlannerLimits, Policy, Request, RequestId,
-    Scope, Turn,
+    Effect, Event, FaultKind, FinishReason, FixedMask, Lookahead, PlannerLimits, Policy, Request,
+    RequestId, Scope, TokenConstraint, TokenMask, Turn,
 };
 
+use super::constraint::{Alternating, Ending};
 use super::rig::{End, Rig, prompt};
 use super::script::{Mishap, Script};
 use super::{STOP, VOCAB};
@@ -242,6 +243,23 @@ fn mishap(kind: u64, n: u64) -> Mishap {
     }
 }
 
+/// By the number, not rolled: none for most, then fixed ones and moving ones, some of which end or fail.
+fn constraint(id: u64) -> Option<Box<dyn TokenConstraint>> {
+    let n = 1 + (id / 12 % 7) as u32;
+    let ending = match id % 12 {
+        5 | 6 => {
+            let odd: Vec<u32> = (0..VOCAB).filter(|t| (t + n) % 4 != 1).collect();
+            return Some(Box::new(FixedMask(TokenMask::only(VOCAB, &odd))));
+        }
+        7 | 8 => Ending::Never,
+        9 => Ending::Complete(n),
+        10 => [Ending::Fails(n), Ending::Panics(n)][n as usize % 2],
+        11 => [Ending::Empty(n - 1), Ending::Maskless(n - 1)][n as usize % 2],
+        _ => return None,
+    };
+    Some(Box::new(Alternating::new(ending)))
+}
+
 fn build(id: u64, shape: &[u64; 13]) -> Request<u64> {
     let [
         text,
@@ -272,6 +290,7 @@ fn build(id: u64, shape: &[u64; 13]) -> Request<u64> {
         prompt_logprobs: reported.checked_sub(1).map(|n| n as u32),
         namespace: space,
         priority: priority as i32 - 2,
+        constraint: constraint(id),
         deadline: (deadline > 0).then(|| Duration::from_millis(deadline)),
         ..Request::new(RequestId(id), tokens, id % 5, max as u32)
     }
@@ -351,6 +370,12 @@ impl Play {
                     FaultKind::NonFinite => {
                         assert!(spoilt.contains(id), "{id} fails for another's row");
                     }
+                    FaultKind::Constraint => {
+                        assert_eq!(fault.scope, Scope::Request);
+                        let constraint = format!("{:?}", log.request.constraint);
+                        let told = ["Fails", "Panics", "Empty", "Maskless"];
+                        assert!(told.iter().any(|t| constraint.contains(t)), "{constraint}");
+                    }
                     FaultKind::Deadline => assert!(log.request.deadline.is_some()),
                     FaultKind::Device | FaultKind::Internal => assert!(fault.scope >= Scope::Step),
                     FaultKind::Shutdown => panic!("nobody shut down"),
@@ -400,6 +425,8 @@ impl Play {
         for plan in &seen.plans {
             add("steps", 1);
             add("late ids", plan.late.len() as u64);
+            let masked = plan.logits.iter().filter(|l| l.mask.is_some());
+            add("masked rows", masked.count() as u64);
             add("block copies", plan.copies.len() as u64);
             let segments = &plan.segments;
             add(

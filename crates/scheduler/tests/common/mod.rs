@@ -8,6 +8,7 @@
     reason = "a panic is how a test fails"
 )]
 
+pub mod constraint;
 pub mod history;
 pub mod kv;
 pub mod model;

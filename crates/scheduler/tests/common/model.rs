@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the scripted device's "model" says, and what a request must therefore be answered: computed without a scheduler.
 
-use metrale_scheduler::{FinishReason, HistoryEntry, Request, Usage};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use metrale_scheduler::{FinishReason, HistoryEntry, Request, Text, TokenMask, Usage};
 
 use super::{VOCAB, hash};
 
@@ -22,6 +24,7 @@ pub fn draw(
     history: &[HistoryEntry],
     bias: &[(u32, f32)],
     banned: &[u32],
+    mask: Option<&TokenMask>,
     forced: Option<u32>,
     top: u32,
 ) -> Drawn {
@@ -44,7 +47,7 @@ pub fn draw(
             ),
     );
     let mut token = (state % u64::from(VOCAB)) as u32;
-    while banned.contains(&token) {
+    while banned.contains(&token) || mask.is_some_and(|m| !m.allows(token)) {
         state = hash([state]);
         token = (state % u64::from(VOCAB)) as u32;
     }
@@ -90,12 +93,14 @@ pub fn answer(request: &Request<u64>, capacity: u32) -> Answer {
                 &[],
                 &[],
                 &[],
+                None,
                 Some(text[at]),
                 0,
             );
             answer.prompt.push((at as u32, text[at], d.logprob));
         }
     }
+    let mut constraint = request.constraint.clone();
     while answer.usage.completion_tokens < request.max_tokens && text.len() < capacity as usize {
         let history = if request.history {
             history(&text, prompt_len)
@@ -107,6 +112,11 @@ pub fn answer(request: &Request<u64>, capacity: u32) -> Answer {
         } else {
             &[]
         };
+        let mask = match constraint.as_mut().map(|c| c.mask()) {
+            Some(Ok(mask)) if !mask.is_empty() => Some(mask),
+            Some(_) => break, // It fails here.
+            None => None,
+        };
         let d = draw(
             &text,
             request.sampling,
@@ -114,6 +124,7 @@ pub fn answer(request: &Request<u64>, capacity: u32) -> Answer {
             &history,
             &request.bias,
             banned,
+            mask.as_ref(),
             None,
             request.logprobs.unwrap_or(0),
         );
@@ -127,6 +138,15 @@ pub fn answer(request: &Request<u64>, capacity: u32) -> Answer {
         answer
             .tokens
             .push((d.token, d.logprob, d.top.len(), d.row_hash));
+        let accept = || constraint.as_mut().map(|c| c.accept(d.token));
+        match catch_unwind(AssertUnwindSafe(accept)) {
+            Ok(Some(Ok(Text::Complete))) => {
+                answer.reason = Some(FinishReason::Stop);
+                break;
+            }
+            Ok(None | Some(Ok(Text::Open))) => {}
+            _ => break, // It fails here.
+        }
     }
     answer
 }

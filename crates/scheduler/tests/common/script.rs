@@ -12,7 +12,7 @@ use metrale_cache::{BlockName, BlockSink};
 use metrale_scheduler::{
     ClockRouter, DeviceRouter, DraftRouter, Effect, Fault, FaultKind, Lookahead, PlannerLimits,
     Progress, RequestId, Router, RowOutcome, RowStatus, Scope, Segment, SpillRouter, StepOutcome,
-    StepPlan, TableDelta,
+    StepPlan, TableDelta, TokenMask,
 };
 
 use super::BLOCK;
@@ -54,8 +54,8 @@ pub struct Script {
     pub hybrid: bool,
     /// Outcomes of the steps in flight, or what they fail with.
     pending: VecDeque<Result<StepOutcome, Fault>>,
-    /// What the last draw of each request was made with: seed, choice, banned tokens.
-    draws: BTreeMap<RequestId, (u64, u32, Arc<[u32]>)>,
+    /// What the last draw of each request was made with: seed, choice, banned tokens, mask.
+    draws: BTreeMap<RequestId, (u64, u32, Arc<[u32]>, Option<TokenMask>)>,
     /// The token that each slot drew last.
     drawn: HashMap<u32, u32>,
     pub lookahead: Lookahead,
@@ -234,15 +234,17 @@ impl Script {
         for l in &plan.logits {
             let text = self.text(l.slot, l.position);
             let history = l.history.as_deref().map_or(&[][..], |h| h);
+            let mask = l.mask.as_ref();
+            assert!(mask.is_none() || l.forced.is_none());
             let d = draw(
-                &text, l.sampling, l.choice, history, &l.bias, &l.banned, l.forced, l.top,
+                &text, l.sampling, l.choice, history, &l.bias, &l.banned, mask, l.forced, l.top,
             );
             let row = RowOutcome {
                 row_hash: Some(d.row_hash),
                 ..RowOutcome::new(d.token, d.logprob)
             };
             if l.forced.is_none() {
-                let made = (l.sampling, l.choice, Arc::clone(&l.banned));
+                let made = (l.sampling, l.choice, Arc::clone(&l.banned), l.mask.clone());
                 self.draws.insert(l.request, made);
                 self.drawn.insert(l.slot, d.token);
             }
@@ -365,7 +367,7 @@ impl DeviceRouter for Script {
 impl DraftRouter for Script {
     fn draft(&mut self, request: RequestId, text: &[u32], most: u32, drafts: &mut Vec<u32>) {
         assert!(most > 0 && drafts.is_empty());
-        let Some((seed, choice, banned)) = self.draws.get(&request) else {
+        let Some((seed, choice, banned, mask)) = self.draws.get(&request) else {
             return;
         };
         let roll = super::hash(text.iter().map(|t| u64::from(*t) + 1));
@@ -373,7 +375,8 @@ impl DraftRouter for Script {
         let right = right % (count + 1);
         let mut text = text.to_vec();
         for at in 0..count {
-            let d = draw(&text, *seed, *choice, &[], &[], banned, None, 0);
+            let mask = mask.as_ref();
+            let d = draw(&text, *seed, *choice, &[], &[], banned, mask, None, 0);
             let wrong = u32::from(at >= right);
             text.push((d.token + wrong) % super::VOCAB);
             drafts.extend(text.last());

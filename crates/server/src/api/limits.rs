@@ -43,12 +43,14 @@ pub struct Limits {
     pub choices: usize,
     /// Stop texts. Default 32. Each is compared at every token.
     pub stops: usize,
-    /// Bytes of a stop text. Default 1024; so much of an answer may be held back.
+    /// Bytes of a stop text, or of a bad word. Default 1024; so much of an answer may be held back.
     pub stop_bytes: usize,
     /// Entries of `stop_token_ids`. Default 256.
     pub stop_tokens: usize,
     /// Entries of `logit_bias`. Default 1024.
     pub logit_bias: usize,
+    /// Texts of `bad_words`. Default 256. Each is tokenized twice; those of several tokens make a mask follow the text.
+    pub bad_words: usize,
     /// Messages of a chat. Default 100000.
     pub messages: usize,
 }
@@ -75,6 +77,7 @@ impl Default for Limits {
             stop_bytes: 1024,
             stop_tokens: 256,
             logit_bias: 1024,
+            bad_words: 256,
             messages: 100_000,
         }
     }
@@ -107,6 +110,7 @@ impl Limits {
             "stop_bytes": self.stop_bytes,
             "stop_tokens": self.stop_tokens,
             "logit_bias": self.logit_bias,
+            "bad_words": self.bad_words,
             "messages": self.messages,
             "logprobs": Limits::LOGPROBS,
         })

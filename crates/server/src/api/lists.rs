@@ -110,6 +110,59 @@ pub(super) fn logit_bias(
     Ok(bias)
 }
 
+/// `allowed_token_ids`: at least one, each once.
+pub(super) fn allowed_token_ids(
+    fields: &Fields<'_>,
+    facts: &Facts<'_>,
+) -> Result<Option<Vec<u32>>, ApiError> {
+    const NAME: &str = "allowed_token_ids";
+    if fields.get(NAME).is_none() {
+        return Ok(None);
+    }
+    let ids = token_ids(fields, NAME, facts.vocab_size, facts.vocab_size as usize)?;
+    if ids.is_empty() {
+        let why = "is empty, and would leave no token; leave it out to allow all";
+        return Err(ApiError::invalid(fields.path(NAME), why));
+    }
+    let mut seen = vec![false; facts.vocab_size as usize];
+    let twice = |id: &u32| std::mem::replace(&mut seen[*id as usize], true);
+    match ids.iter().position(twice) {
+        None => Ok(Some(ids)),
+        Some(i) => {
+            let path = format!("{}[{i}]", fields.path(NAME));
+            let why = format!("is {}, which is given twice", ids[i]);
+            Err(ApiError::invalid(path, why))
+        }
+    }
+}
+
+/// `bad_words`: a list of texts, none blank.
+pub(super) fn bad_words(fields: &Fields<'_>, limits: &Limits) -> Result<Vec<String>, ApiError> {
+    let items = fields.array("bad_words")?.map_or(&[][..], Vec::as_slice);
+    if items.len() > limits.bad_words {
+        let (has, most) = (items.len(), limits.bad_words);
+        let why = format!("has {has} texts, at most {most} are taken");
+        return Err(ApiError::invalid("bad_words", why));
+    }
+    let word = |(i, item): (usize, &Value)| {
+        let path = || format!("bad_words[{i}]");
+        let text = item
+            .as_str()
+            .ok_or_else(|| wrong(path(), "a string", item))?;
+        if text.trim_start().is_empty() {
+            let why = "is empty, or white space alone";
+            return Err(ApiError::invalid(path(), why));
+        }
+        if text.len() > limits.stop_bytes {
+            let (has, most) = (text.len(), limits.stop_bytes);
+            let why = format!("has {has} bytes, at most {most} are taken");
+            return Err(ApiError::invalid(path(), why));
+        }
+        Ok(text.to_owned())
+    };
+    items.iter().enumerate().map(word).collect()
+}
+
 /// A list of token ids of the vocabulary, at most `limit` long.
 pub(super) fn token_ids(
     fields: &Fields<'_>,

@@ -8,7 +8,7 @@ use metrale_sampling::{Range, Sampling, SamplingFields};
 use super::error::ApiError;
 use super::fields::Fields;
 use super::limits::Limits;
-use super::lists::{logit_bias, stop, token_ids};
+use super::lists::{allowed_token_ids, bad_words, logit_bias, stop, token_ids};
 use crate::engine_face::SamplingDefaults;
 
 /// What validation needs to know of the served model.
@@ -33,6 +33,10 @@ pub struct Generation {
     pub sampling: Sampling,
     /// (token, added to its logit), ascending by token.
     pub logit_bias: Vec<(u32, f32)>,
+    /// The only tokens that may be drawn, if the request says; at least one, each once.
+    pub allowed_token_ids: Option<Vec<u32>>,
+    /// Texts that must not be written.
+    pub bad_words: Vec<String>,
     /// Answers per prompt.
     pub n: u32,
     /// Most tokens, if the request says.
@@ -79,6 +83,8 @@ impl Generation {
         Ok(Generation {
             sampling: sampling(fields, facts)?,
             logit_bias: logit_bias(fields, facts)?,
+            allowed_token_ids: allowed_token_ids(fields, facts)?,
+            bad_words: bad_words(fields, facts.limits)?,
             n: fields
                 .integer("n", 1..=i64::from(facts.limits.n))?
                 .unwrap_or(1) as u32,

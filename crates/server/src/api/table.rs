@@ -127,6 +127,20 @@ pub const FIELDS: &[Field] = &[
         BOTH,
         Honoured("token id to a number in -100 to 100, added to its logit"),
     ),
+    field(
+        "allowed_token_ids",
+        BOTH,
+        Honoured(
+            "token ids, each once: no other token is drawn, no end token either unless it is among them",
+        ),
+    ),
+    field(
+        "bad_words",
+        BOTH,
+        Honoured(
+            "a list of texts: the tokens of none, alone or behind a space, are drawn one after the other",
+        ),
+    ),
     field("max_tokens", BOTH, Honoured("most tokens to generate")),
     field("max_completion_tokens", CHAT, Honoured("as max_tokens")),
     field(
@@ -310,16 +324,6 @@ pub const FIELDS: &[Field] = &[
         Refused("prompts are never cut; shorten it yourself"),
     ),
     field("length_penalty", BOTH, Refused("it belongs to beam search")),
-    field(
-        "allowed_token_ids",
-        BOTH,
-        Refused("not offered yet; see logit_bias"),
-    ),
-    field(
-        "bad_words",
-        BOTH,
-        Refused("not offered yet; see logit_bias"),
-    ),
     field("structured_outputs", BOTH, Refused(SCHEMA)),
     field("guided_json", BOTH, Refused(SCHEMA)),
     field("guided_regex", BOTH, Refused(SCHEMA)),

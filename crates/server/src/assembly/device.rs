@@ -337,6 +337,7 @@ mod tests {
             tables: 1,
             history: 16,
             bias: 16,
+            mask_words: 0,
         };
         let options = PlanOptions {
             class: "hopper".into(),

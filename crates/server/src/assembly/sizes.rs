@@ -189,6 +189,7 @@ pub(super) fn choose(
         tables: 1,
         history: planner.max_history,
         bias: planner.max_bias,
+        mask_words: 0,
     };
     let all = options.kv.unwrap_or_else(|| kv_of(prepared));
     let kv = options.kv_layers.formats(all, &prepared.instance)?;

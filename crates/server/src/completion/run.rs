@@ -220,7 +220,9 @@ fn from_fault(fault: Fault) -> ApiError {
     match fault.kind {
         FaultKind::Deadline => ApiError::Deadline(fault.what),
         FaultKind::Shutdown => ApiError::Draining,
-        FaultKind::NonFinite | FaultKind::Device => ApiError::Generation(fault.what),
+        FaultKind::NonFinite | FaultKind::Constraint | FaultKind::Device => {
+            ApiError::Generation(fault.what)
+        }
         FaultKind::Internal => ApiError::Internal(fault.what),
     }
 }

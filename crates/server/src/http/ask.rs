@@ -44,6 +44,15 @@ pub(super) fn request(
     }
     stop_tokens.sort_unstable();
     stop_tokens.dedup();
+    let ends = |token: &u32| stop_tokens.binary_search(token).is_ok();
+    if g.min_tokens > 0
+        && g.allowed_token_ids
+            .as_ref()
+            .is_some_and(|ids| ids.iter().all(ends))
+    {
+        let why = "needs tokens that do not end the answer, and `allowed_token_ids` holds none";
+        return Err(ApiError::invalid("min_tokens", why));
+    }
     Ok(Request {
         id: RequestId(0),
         choice: 0,
@@ -51,6 +60,7 @@ pub(super) fn request(
         sampling: g.sampling,
         history: g.sampling.needs_history(),
         bias: g.logit_bias.as_slice().into(),
+        constraint: wanted.constraint.clone(),
         max_tokens,
         min_tokens: g.min_tokens,
         stop_tokens: stop_tokens.into(),
@@ -104,6 +114,7 @@ pub(super) fn refused(why: Refusal) -> ApiError {
         Refusal::TooManyBias { .. } => {
             ApiError::invalid("logit_bias", format!("is too large: {why}"))
         }
+        Refusal::Constraint(fault) => ApiError::Generation(fault.what),
         Refusal::DuplicateId(_) => ApiError::Internal(why.to_string()),
     }
 }

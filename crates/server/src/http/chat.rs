@@ -9,7 +9,7 @@ use axum::response::Response;
 use super::app::App;
 use super::deadline::Arrival;
 use super::generate::{Answering, Prepared, Wanted};
-use super::{body, prompt, shape, tenant};
+use super::{body, constraint, prompt, shape, tenant};
 use crate::api::chat::ChatRequest;
 use crate::api::error::ApiError;
 
@@ -36,6 +36,7 @@ pub(super) async fn chat(
         arrival,
         namespace: tenant::namespace(&tenant, chat.generation.cache_salt.as_deref()),
         generation: &chat.generation,
+        constraint: constraint::of(&app, &served, &chat.generation).await?,
         logprobs: chat.logprobs,
         length: None,
     };

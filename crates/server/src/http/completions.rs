@@ -9,7 +9,7 @@ use axum::response::Response;
 use super::app::App;
 use super::deadline::Arrival;
 use super::generate::{Answering, Prepared, Wanted};
-use super::{body, prompt, shape, tenant};
+use super::{body, constraint, prompt, shape, tenant};
 use crate::api::completions::{CompletionRequest, Prompt};
 use crate::api::error::ApiError;
 use crate::completion::echo::Echo;
@@ -35,6 +35,7 @@ pub(super) async fn completions(
         arrival,
         namespace: tenant::namespace(&tenant, asked.generation.cache_salt.as_deref()),
         generation: &asked.generation,
+        constraint: constraint::of(&app, &served, &asked.generation).await?,
         logprobs: asked.logprobs,
         length: Some(CompletionRequest::MAX_TOKENS),
     };

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use axum::response::Response;
+use metrale_scheduler::TokenConstraint;
 use metrale_telemetry::{Meter, Stage};
 use tokio::time::timeout;
 
@@ -38,6 +39,8 @@ pub(super) struct Prepared {
 /// What a request asks for, beside its prompts.
 pub(super) struct Wanted<'a> {
     pub(super) generation: &'a Generation,
+    /// What its tokens may be.
+    pub(super) constraint: Option<Box<dyn TokenConstraint>>,
     /// When it came.
     pub(super) arrival: Arrival,
     /// Where cached prefixes are looked for.

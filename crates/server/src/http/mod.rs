@@ -15,6 +15,7 @@ mod body;
 mod chat;
 mod completions;
 mod connections;
+mod constraint;
 mod deadline;
 mod error;
 mod events;

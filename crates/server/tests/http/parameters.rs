@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! SURVIVAL 11 to 17: numbers and lists at and beyond their edges.
 
+use metrale_scheduler::TokenMask;
 use serde_json::{Value, json};
 
 use crate::support::{Server, send};
@@ -111,6 +112,123 @@ fn survival_13_logit_bias() {
         let reply = post_text(&server, &body);
         assert_eq!(reply.error().1, "invalid_json", "{number}");
     }
+}
+
+#[test]
+fn allowed_token_ids_that_are_no_list_of_tokens() {
+    let many: Vec<u32> = (0..100_000).map(|i| i % 260).collect();
+    refused(
+        "allowed_token_ids",
+        "invalid_value",
+        &[
+            json!([]),
+            json!([-1]),
+            json!([5, 260]),
+            json!([u64::MAX]),
+            json!([7, 8, 7]),
+            json!(many),
+        ],
+    );
+    refused(
+        "allowed_token_ids",
+        "invalid_type",
+        &[
+            json!(["7"]),
+            json!([7.5]),
+            json!([null]),
+            json!([[7]]),
+            json!({"7": 1}),
+            json!("7"),
+            json!(7),
+        ],
+    );
+    let server = Server::saying("x");
+    // Nothing may be drawn but what ends the answer, and that not yet; with ignore_eos it does not end it.
+    let end = json!({"allowed_token_ids": [258], "min_tokens": 2, "max_tokens": 4});
+    let reply = server.complete(&end);
+    assert_eq!(
+        reply.error(),
+        (400, "invalid_value".into(), "min_tokens".into())
+    );
+    assert!(reply.text().contains("allowed_token_ids"));
+    let mut end = end;
+    end["ignore_eos"] = json!(true);
+    server.complete(&end).ok();
+}
+
+#[test]
+fn allowed_token_ids_reach_every_choice_as_one_fixed_mask() {
+    let server = Server::saying("x");
+    let fields = json!({"allowed_token_ids": [5, 0, 259], "n": 2});
+    server.complete(&fields).ok();
+    server.chat(&fields).ok();
+    let mut masks: Vec<TokenMask> = server
+        .engine
+        .requests()
+        .into_iter()
+        .map(|request| {
+            // An end token only if it is listed: it stands among those that end, and is not allowed.
+            assert!(request.stop_tokens.contains(&258));
+            let mut constraint = request.constraint.expect("a constraint");
+            assert!(constraint.is_fixed());
+            constraint.mask().expect("a mask")
+        })
+        .collect();
+    assert_eq!(masks.len(), 4);
+    let allowed: Vec<u32> = (0..300).filter(|t| masks[0].allows(*t)).collect();
+    assert_eq!(allowed, [0, 5, 259]);
+    let second = masks.remove(1);
+    assert!(second.shares(&masks[0]) && masks[1] == masks[0]);
+    // Without the field there is no mask.
+    let server = Server::saying("x");
+    server.complete(&json!({"allowed_token_ids": null})).ok();
+    assert!(server.engine.request().constraint.is_none());
+}
+
+#[test]
+fn bad_words_that_are_no_list_of_texts() {
+    let many = vec!["x"; 257];
+    refused(
+        "bad_words",
+        "invalid_value",
+        &[
+            json!([""]),
+            json!(["a", "  \n"]),
+            json!(["x".repeat(1025)]),
+            json!(many),
+        ],
+    );
+    refused(
+        "bad_words",
+        "invalid_type",
+        &[json!("word"), json!([1]), json!([["a"]]), json!({"a": 1})],
+    );
+    let server = Server::saying("x");
+    let none = server.complete(&json!({"allowed_token_ids": [97], "bad_words": ["a"]}));
+    assert_eq!(
+        none.error(),
+        (400, "invalid_value".into(), "bad_words".into())
+    );
+    server.complete(&json!({"bad_words": []})).ok();
+    assert!(server.engine.request().constraint.is_none());
+}
+
+/// The tokens of the toy model are bytes, so " cat" ends as "cat" does: one sequence.
+#[test]
+fn bad_words_are_kept_out_by_their_last_token() {
+    let server = Server::saying("x");
+    let fields = json!({"bad_words": [" cat", "z", "<|im_end|>"], "allowed_token_ids": [99, 97, 116, 122, 258]});
+    server.chat(&fields).ok();
+    let mut constraint = server.engine.request().constraint.expect("a constraint");
+    assert!(!constraint.is_fixed());
+    let mut allowed = Vec::new();
+    for byte in "ccat".bytes().map(u32::from) {
+        let mask = constraint.mask().expect("a mask");
+        allowed.push((0..260).filter(|t| mask.allows(*t)).collect::<Vec<u32>>());
+        constraint.accept(byte).expect("taken");
+    }
+    let all = vec![97, 99, 116];
+    assert_eq!(allowed, [all.clone(), all.clone(), all, vec![97, 99]]);
 }
 
 fn post_text(server: &Server, body: &str) -> crate::support::Reply {

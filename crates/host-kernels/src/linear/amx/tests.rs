@@ -186,6 +186,7 @@ fn run(
         tables: 1,
         history: 0,
         bias: 0,
+        mask_words: 0,
     })));
     step.push_run(0, 0, &vec![1; rows]).unwrap();
     let mut scratch = Scratch::default();
