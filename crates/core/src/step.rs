@@ -550,9 +550,22 @@ impl StepBlock {
     /// # Panics
     /// If `out` is too short.
     pub fn pack_live(&self, out: &mut [u32]) -> usize {
+        self.pack(self.counts.live_words(&self.layout.limits), out)
+    }
+
+    /// The same without the masks, for programs that draw nothing: masks may be most of a block, and are not sent twice.
+    ///
+    /// # Panics
+    /// If `out` is too short.
+    pub fn pack_unmasked(&self, out: &mut [u32]) -> usize {
+        let mut live = self.counts.live_words(&self.layout.limits);
+        live[MASKS] = 0;
+        self.pack(live, out)
+    }
+
+    fn pack(&self, live: [usize; FIELDS], out: &mut [u32]) -> usize {
         out[..HEADER].copy_from_slice(&self.words[..HEADER]);
         let mut at = HEADER;
-        let live = self.counts.live_words(&self.layout.limits);
         for (field, words) in live.into_iter().enumerate() {
             out[8 + field] = at as u32;
             out[at..at + words].copy_from_slice(self.field(field, words));
@@ -776,6 +789,9 @@ mod tests {
         assert_eq!(field(BIAS, 2), [3, 0.5f32.to_bits()]);
         assert_eq!(field(MASKS, 3), [5, 6, 7]);
         assert_eq!((out[6], field(SAMPLING, 20)[17]), (1, 0));
+        let whole = out.clone();
+        assert_eq!(b.pack_unmasked(&mut out), words - 4);
+        assert_eq!(out[..words - 4], whole[..words - 4]);
     }
 
     #[test]

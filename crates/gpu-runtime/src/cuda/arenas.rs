@@ -233,8 +233,9 @@ impl StepRing {
         self.slots[self.next].fence
     }
 
-    /// Writes a step block into the next slot. Returns the slot, its host address and the bytes to copy.
-    pub(super) fn fill(&mut self, step: &StepBlock) -> (usize, u64, usize) {
+    /// Writes a step block into the next slot, with its masks for what `samples`. Returns the slot, its host address and the
+    /// bytes to copy.
+    pub(super) fn fill(&mut self, step: &StepBlock, samples: bool) -> (usize, u64, usize) {
         let index = self.next;
         self.next = (self.next + 1) % self.slots.len();
         let record = self.words;
@@ -242,7 +243,10 @@ impl StepRing {
         let address = host.address(record);
         let words = host.words_mut();
         words[record..record + RECORD_WORDS].fill(0);
-        let live = step.pack_live(words);
+        let live = match samples {
+            true => step.pack_live(words),
+            false => step.pack_unmasked(words),
+        };
         words[FAULT_ADDRESS_WORD] = address as u32;
         words[FAULT_ADDRESS_WORD + 1] = (address >> 32) as u32;
         (index, host.address(0), live * 4)

@@ -299,7 +299,8 @@ impl GpuBackend for CudaBackend {
             let Some(recorded) = state.programs.get(&program.0) else {
                 return Err(unknown("program", program.0.into()));
             };
-            let record = state.send(recorded.arenas, step, recorded.runs_rows())?;
+            let (rows, samples) = (recorded.runs_rows(), recorded.samples());
+            let record = state.send(recorded.arenas, step, rows, samples)?;
             if let Some(recorded) = state.programs.get(&program.0) {
                 recorded.launch(&state.stream)?;
                 if let Some(memory) = state.arenas.get(&record.0).filter(|_| recorded.samples()) {
@@ -316,7 +317,7 @@ impl GpuBackend for CudaBackend {
                 return Err(unknown("launch", launch.0.into()));
             };
             state.inject(self.target)?;
-            let record = state.send(bound.arenas, step, true)?;
+            let record = state.send(bound.arenas, step, true, true)?;
             let rows = bound.rows(step.counts());
             let Some(point) = bound.point(rows) else {
                 let text = format!("{}: no point of the launch takes {rows} rows", bound.name());

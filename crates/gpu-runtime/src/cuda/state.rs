@@ -191,13 +191,15 @@ impl State {
         Ok(resolved)
     }
 
-    /// Copies a step block to the device in stream order, with its late ids if `rows` are to be run. Returns the fault
+    /// Copies a step block to the device in stream order, with its late ids if `rows` are to be run, and with its masks for what
+    /// `samples`. Returns the fault
     /// record's place.
     pub(super) fn send(
         &mut self,
         arenas: u32,
         step: &StepBlock,
         rows: bool,
+        samples: bool,
     ) -> Result<Record, DeviceFault> {
         let Some(memory) = self.arenas.get(&arenas) else {
             return Err(unknown("arenas", arenas.into()));
@@ -215,7 +217,7 @@ impl State {
         let Some(memory) = self.arenas.get_mut(&arenas) else {
             return Err(unknown("arenas", arenas.into()));
         };
-        let (slot, host, bytes) = memory.ring.fill(step);
+        let (slot, host, bytes) = memory.ring.fill(step, samples);
         let device = memory.ring.device_address();
         // SAFETY: the slot is page-locked and stays until its fence is passed; the device block is as long as any.
         let copied = unsafe {
