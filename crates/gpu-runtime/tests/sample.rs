@@ -152,7 +152,7 @@ fn random_mask(rng: &mut Rng, i: u32, vocab: usize) -> Option<Vec<u32>> {
             let bit = |w: usize| u32::from(token / 32 == w) << (token % 32);
             (0..words).map(bit).collect()
         }
-        _ if i % 2 == 0 => vec![0; words],
+        _ if i.is_multiple_of(2) => vec![0; words],
         _ => vec![u32::MAX; words - 1],
     };
     if i % 9 != 8 && !vocab.is_multiple_of(32) {
@@ -166,13 +166,11 @@ fn random_mask(rng: &mut Rng, i: u32, vocab: usize) -> Option<Vec<u32>> {
 #[test]
 fn a_mask_that_allows_all_is_none_and_rows_share_masks() {
     let mut rng = Rng::new(7);
-    let vocab = 331usize;
+    const VOCAB: usize = 331;
     let mut step = step();
     step.push_run(0, 0, &[0; 16]).unwrap();
-    let all = step.push_mask(&vec![u32::MAX; vocab.div_ceil(32)]).unwrap();
-    let even = step
-        .push_mask(&vec![0x5555_5555; vocab.div_ceil(32)])
-        .unwrap();
+    let all = step.push_mask(&[u32::MAX; VOCAB.div_ceil(32)]).unwrap();
+    let even = step.push_mask(&[0x5555_5555; VOCAB.div_ceil(32)]).unwrap();
     let mut logits = Vec::new();
     for i in 0..16u32 {
         let mask = [None, Some(all), Some(even), Some(even)][i as usize % 4];
@@ -185,11 +183,11 @@ fn a_mask_that_allows_all_is_none_and_rows_share_masks() {
         };
         step.push_logits(i, &row, &[], &[]).unwrap();
         if i % 4 == 0 {
-            logits.push(rng.normals(vocab));
+            logits.push(rng.normals(VOCAB));
         }
     }
     let rows: Vec<f32> = logits.iter().flat_map(|row| row.repeat(4)).collect();
-    let out = call_all("sample/f32", &arguments(vocab, &rows, 16), &step);
+    let out = call_all("sample/f32", &arguments(VOCAB, &rows, 16), &step);
     let (tokens, logprobs) = (u32s(&out[1]), u32s(&out[2]));
     for i in (0..16).step_by(4) {
         assert_eq!(

@@ -42,6 +42,9 @@ type Cell = Option<(u32, u32)>;
 /// The places of all blocks.
 pub type Memory = Vec<[Cell; BLOCK as usize]>;
 
+/// What the last draw of a request was made with: seed, choice, banned tokens, mask.
+type Draw = (u64, u32, Arc<[u32]>, Option<TokenMask>);
+
 pub struct Script {
     limits: PlannerLimits,
     pub memory: Arc<Mutex<Memory>>,
@@ -54,8 +57,7 @@ pub struct Script {
     pub hybrid: bool,
     /// Outcomes of the steps in flight, or what they fail with.
     pending: VecDeque<Result<StepOutcome, Fault>>,
-    /// What the last draw of each request was made with: seed, choice, banned tokens, mask.
-    draws: BTreeMap<RequestId, (u64, u32, Arc<[u32]>, Option<TokenMask>)>,
+    draws: BTreeMap<RequestId, Draw>,
     /// The token that each slot drew last.
     drawn: HashMap<u32, u32>,
     pub lookahead: Lookahead,
