@@ -373,6 +373,11 @@ fn logits(model: &mut dyn Model, reference: &Reference) -> Result<Vec<f32>> {
     Ok(all)
 }
 
+/// Factor within which roundings of activations and of weights to e4m3 do the same to the mean difference of logits.
+const KINDS: f64 = 1.08;
+/// Deviation of such a mean difference from draw to draw, relative.
+const DRAW: f64 = 0.06;
+
 /// A GPU's class multiplies e4m3 by e4m3 on tensor cores, where class cpu takes f32 activations: logits as far apart as that
 /// rounding makes them, no more and no less. Layouts, scales and their order would show.
 ///
@@ -380,7 +385,9 @@ fn logits(model: &mut dyn Model, reference: &Reference) -> Result<Vec<f32>> {
 /// is rounded, so rounding all weights of this model to e4m3 tells what rounding all activations does. In blocks the classes round
 /// weights apart, too (one scale for 8 rows of 128 columns, or for one): three independent roundings. In Transformers
 /// (scripts/refs/make_fp8.py has the rounding; 30 draws of each kind on each fp8 fixture) the mean differences of activations
-/// and of weights agree within 3 to 8 %, with a deviation of 2 to 6 % of a draw: 1.5 is beyond eight deviations.
+/// and of weights agree within 3 to 8 % ([`KINDS`]), with a deviation of 2 to 6 % of a draw ([`DRAW`]). What is measured and
+/// what is expected are a draw each, so their quotient deviates by the root of two times that; 4.5 deviations leave one right
+/// pair in 150,000 out. On an H200 the quotients are 0.94 (rows) and 0.97 (blocks).
 #[test]
 fn logits_stay_as_near_to_those_of_class_cpu_as_roundings_to_e4m3() {
     let json = |path: &Path| -> serde_json::Value {
@@ -434,7 +441,8 @@ fn logits_stay_as_near_to_those_of_class_cpu_as_roundings_to_e4m3() {
             } else {
                 0.0
             };
-            let within = expected / 1.5..=expected * 1.5;
+            let apart = KINDS * (1.0 + 4.5 * std::f64::consts::SQRT_2 * DRAW);
+            let within = expected / apart..=expected * apart;
             assert!(
                 within.contains(&schedule.mean_diff),
                 "{format} {schedule:?}, {within:?} expected"
