@@ -26,15 +26,35 @@ __global__ void reference(const u8* x, const u8* w, Format format, u32 k, const 
     if (threadIdx.x == 0) sums[2 * i] = sum, sums[2 * i + 1] = size;
 }
 
-// counts[0]: outputs of live rows that differ from `expected`; counts[1]: elements outside of them that are not poison.
+// counts[0]: outputs of live rows that differ from `expected`; counts[1]: elements outside of them that are not what they were:
+// `before`, or poison.
 template <class T>
-__global__ void compare(const T* y, const T* expected, u64 total, u32 ld, u32 col, u32 n, u32 rows, u64* counts) {
+__global__ void compare(const T* y, const T* expected, const T* before, u64 total, u32 ld, u32 col, u32 n, u32 rows, u64* counts) {
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < total; i += (u64)gridDim.x * blockDim.x) {
         u64 row = i / ld, c = i % ld;
         bool live = row < rows && c >= col && c < col + n;
         if (live && y[i] != expected[i]) atomicAdd((unsigned long long*)&counts[0], 1ull);
-        if (!live && y[i] != (T)~(T)0) atomicAdd((unsigned long long*)&counts[1], 1ull);
+        if (!live && y[i] != (before != nullptr ? before[i] : (T)~(T)0)) atomicAdd((unsigned long long*)&counts[1], 1ull);
     }
+}
+
+// A residual: values of deviation 1, some -0, some too small to be normal; and what the spec makes of it: those count as zeros.
+__global__ void fill_residual(float* to, u64 count) {
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (u64)gridDim.x * blockDim.x) {
+        u64 h = (i + 1) * 0x9e3779b97f4a7c15ull;
+        h = (h ^ h >> 29) * 0xbf58476d1ce4e5b9ull;
+        h ^= h >> 32;
+        float v = (float)(h & 0xffff) / 65536.0f + (float)(h >> 16 & 0xffff) / 65536.0f - 1.0f;
+        to[i] = h >> 32 & 7 ? v : h >> 40 & 1 ? -0.0f : __uint_as_float((u32)h & 0x807fffffu);
+    }
+}
+__device__ u32 normal(float v) {
+    u32 bits = __float_as_uint(v);
+    return bits & 0x7f800000u ? bits : bits & 0x80000000u;
+}
+__global__ void add_to(float* y, const float* before, u64 count, u64 live) {
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += (u64)gridDim.x * blockDim.x)
+        y[i] = i < live ? __uint_as_float(normal(__uint_as_float(normal(before[i])) + __uint_as_float(normal(y[i])))) : before[i];
 }
 
 struct Trial {
@@ -48,14 +68,14 @@ struct Trial {
 static int check(const Trial& t) {
     const Shape& s = t.shape;
     const u32 samples = 4096;
-    u32 out_n = s.paired ? s.n / 2 : s.n, col = s.paired ? 0 : 24, ld = s.paired ? out_n : s.n + 40, guard_rows = 2;
+    u32 out_n = s.paired ? s.n / 2 : s.n, col = s.end() ? 0 : 24, ld = s.end() ? out_n : s.n + 40, guard_rows = 2;
     u64 total = (u64)(t.limit + guard_rows) * ld, element = s.paired ? 2 : 4;
     u32 pitch = s.pitch();
     u8 *plain = device_alloc<u8>((u64)s.n * pitch), *x = device_alloc<u8>((u64)t.limit * pitch);
     u8* cut = device_alloc<u8>((u64)t.limit * pitch);
     u8 *packed = device_alloc<u8>(s.packed_bytes()), *y = device_alloc<u8>(total * element);
     u8* expected = device_alloc<u8>(total * element);
-    float* bias = device_alloc<float>(s.n);
+    float *bias = device_alloc<float>(s.n), *before = device_alloc<float>(total);
     u32* step = device_alloc<u32>(64);
     u64* counts = device_alloc<u64>(2);
     bool f8 = s.format != BF16;
@@ -66,6 +86,8 @@ static int check(const Trial& t) {
         fill_random<<<512, 256>>>((bf16*)plain, (u64)s.n * s.k, 0.02f, s.n + s.k, false);
         fill_random<<<512, 256>>>((bf16*)x, (u64)t.limit * s.k, 1.0f, 77, true);
     }
+    fill_residual<<<512, 256>>>(before, total);
+    for (u32 row = 5; row < t.limit; row += 16) CHECK(cudaMemset(x + (u64)row * pitch, 0, pitch)); // products that are 0
     std::vector<float> host_bias(s.n, 0.0f);
     for (u32 i = 0; i < s.n; ++i) host_bias[i] = t.bias ? (float)(i % 13) - 6.0f : 0.0f;
     CHECK(cudaMemcpy(bias, host_bias.data(), s.n * 4, cudaMemcpyHostToDevice));
@@ -81,8 +103,9 @@ static int check(const Trial& t) {
     }
     CHECK(cudaDeviceSynchronize());
 
-    auto run = [&](Point p, u32 rows, u8* to) {
+    auto run = [&](Point p, u32 rows, u8* to, const Shape& s) {
         CHECK(cudaMemset(to, 0xff, total * element));
+        if (s.add) CHECK(cudaMemcpy(to, before, total * 4, cudaMemcpyDeviceToDevice));
         CHECK(cudaMemcpy(cut, x, (u64)rows * pitch, cudaMemcpyDeviceToDevice));
         if (rows < t.limit) CHECK(cudaMemset(cut + (u64)rows * pitch, 0xff, (u64)(t.limit - rows) * pitch)); // NaN
         set_rows(step, rows);
@@ -94,7 +117,12 @@ static int check(const Trial& t) {
     };
     int failed = 0;
     std::string line;
-    run(f8 ? P_t128 : P_wide, t.limit, expected);
+    Shape plainly = s; // a residual is expected to be what linear and add make of it
+    plainly.add = false;
+    run(f8 ? P_t128 : P_wide, t.limit, expected, plainly);
+    if (s.add) add_to<<<512, 256>>>((float*)expected, before, total, (u64)t.limit * ld);
+    std::vector<float> host_before(s.add ? total : 0);
+    if (s.add) CHECK(cudaMemcpy(host_before.data(), before, total * 4, cudaMemcpyDeviceToHost));
 
     std::vector<u32> at(2 * samples);
     u32 lanes = s.paired ? 2 : 1;
@@ -125,8 +153,8 @@ static int check(const Trial& t) {
             bound = 1.1 * step_bound * (sums[2 * i + 1] * fabs(u) + sums[2 * i + 3] * fabs(silu)) + fabs(want) * (exp2(-8) + exp2(-20)) + 1e-30;
         } else {
             value = ((float*)host.data())[index];
-            want = sums[2 * i] + host_bias[at[2 * i + 1]];
-            bound = step_bound * sums[2 * i + 1] + fabs(want) * exp2(-23);
+            want = sums[2 * i] + host_bias[at[2 * i + 1]] + (s.add ? host_before[index] : 0);
+            bound = (s.add ? (fabs(want) + fabs(host_before[index])) * exp2(-23) : 0) + exp2(-125) + step_bound * sums[2 * i + 1] + fabs(want) * exp2(-23);
         }
         error += (value - want) * (value - want);
         norm += want * want;
@@ -143,13 +171,13 @@ static int check(const Trial& t) {
             u32 tokens = facts((Point)p).tokens;
             if (!takes((Point)p, s)) continue;
             if (facts((Point)p).schedule == SPLIT_K && rows > 16 * tokens) continue; // right, but long
-            run((Point)p, rows, y);
+            run((Point)p, rows, y, s);
             u64 host_counts[2] = {};
             CHECK(cudaMemset(counts, 0, 16));
             if (s.paired) {
-                compare<<<512, 256>>>((u16*)y, (u16*)expected, total, ld, col, out_n, rows, counts);
+                compare<<<512, 256>>>((u16*)y, (u16*)expected, (const u16*)nullptr, total, ld, col, out_n, rows, counts);
             } else {
-                compare<<<512, 256>>>((u32*)y, (u32*)expected, total, ld, col, out_n, rows, counts);
+                compare<<<512, 256>>>((u32*)y, (u32*)expected, s.add ? (const u32*)before : nullptr, total, ld, col, out_n, rows, counts);
             }
             CHECK(cudaMemcpy(host_counts, counts, 16, cudaMemcpyDeviceToHost));
             if (host_counts[0] || host_counts[1]) {
@@ -161,9 +189,9 @@ static int check(const Trial& t) {
         }
     }
     if (line.size() > 300) line.resize(300);
-    printf("%s %-9s n %6u k %5u S %u: rel. error %.2e, worst %.3f of its bound; %u runs: %llu differ, %llu outside%s%s\n", FORMAT_NAMES[s.format], s.name, s.n, s.k,
+    printf("%s%s %-9s n %6u k %5u S %u: rel. error %.2e, worst %.3f of its bound; %u runs: %llu differ, %llu outside%s%s\n", FORMAT_NAMES[s.format], s.add ? " add" : "", s.name, s.n, s.k,
            s.segments(), sqrt(error / norm), worst, runs, differ, outside, right ? "" : " WRONG", line.c_str());
-    for (void* p : {(void*)plain, (void*)x, (void*)cut, (void*)packed, (void*)y, (void*)expected, (void*)bias, (void*)step, (void*)counts,
+    for (void* p : {(void*)plain, (void*)x, (void*)cut, (void*)packed, (void*)y, (void*)expected, (void*)bias, (void*)before, (void*)step, (void*)counts,
                     (void*)device_at, (void*)device_sums})
         CHECK(cudaFree(p));
     return failed;

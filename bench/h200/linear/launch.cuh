@@ -24,6 +24,7 @@
 #include "linear_split.cu"
 #undef SPLIT
 #include "linear_split_f8.cu"
+#include "norm.cu"
 #include "pack_tiles.cu"
 
 #define CHECK(call)                                                                                          \
@@ -43,12 +44,15 @@ __host__ __device__ inline u32 row_pitch(Format f, u32 k) {
     return f == BF16 ? 2 * k : f == F8_ROW ? k + 128 : k + (k / 128 * 4 + 127) / 128 * 128;
 }
 
-// A linear as a model states it: n rows of k; swiglu has n = 2 ffn.
+// A linear as a model states it: n rows of k; swiglu has n = 2 ffn; `add` adds into the residual, row by row of n.
 struct Shape {
     const char* name;
     u32 n, k;
     bool paired;
     Format format = BF16;
+    bool add = false;
+
+    u32 end() const { return paired ? 1 : add ? 2 : 0; } // of PointFacts::kernels
 
     u64 padded() const { return (u64)(n + 127) / 128 * 128; }
     u64 tile_bytes() const { return padded() * k * (format == BF16 ? 2 : 1); }
@@ -66,21 +70,23 @@ enum Schedule { SPLIT_K, HALVES_OF_K, SERIAL_K };
 
 struct PointFacts {
     const char* name;
-    const void* kernels[3][2]; // by format; linear, swiglu; null where there is none
+    const void* kernels[3][3]; // by format; linear, swiglu, add; null where there is none
     Schedule schedule;
     u32 rows, threads, shared[3], tokens, folded; // rows a block; shared memory by format; tokens a
     // tile with S = 1, with more
 };
 
 static const PointFacts& facts(Point p) {
-#define KERNELS(FORMAT, NAME) {(void*)linear_##FORMAT##_##NAME, (void*)linear_swiglu_##FORMAT##_##NAME}
+#define KERNELS(FORMAT, NAME) \
+    {(void*)linear_##FORMAT##_##NAME, (void*)linear_swiglu_##FORMAT##_##NAME, (void*)linear_add_##FORMAT##_##NAME}
+#define UNPAIRED(FORMAT, NAME) {(void*)linear_##FORMAT##_##NAME, nullptr, (void*)linear_add_##FORMAT##_##NAME}
 #define SPLIT_REST(GROUPS, N, STAGES)                                                                           \
     SPLIT_K, GROUPS * 64, GROUPS * 128 + 32, {Split<GROUPS, N, STAGES>::BYTES, Split<GROUPS, N, STAGES, RowScales>::BYTES, Split<GROUPS, N, STAGES, BlockScales>::BYTES}, N, N
 #define SPLIT_FACTS(NAME, GROUPS, N, STAGES, BLOCKS)                                                            \
     {#NAME, {KERNELS(bf16, NAME), KERNELS(f8_row, NAME), KERNELS(f8_block, NAME)}, SPLIT_REST(GROUPS, N, STAGES)},
 #define SPLIT_BF16_FACTS(NAME, GROUPS, N, STAGES, BLOCKS) {#NAME, {KERNELS(bf16, NAME), {}, {}}, SPLIT_REST(GROUPS, N, STAGES)},
 #define HALVES_FACTS(NAME, A, N, STAGES)                                                                        \
-    {#NAME, {{(void*)linear_bf16_##NAME, nullptr}, {(void*)linear_f8_row_##NAME, nullptr}, {(void*)linear_f8_block_##NAME, nullptr}}, \
+    {#NAME, {UNPAIRED(bf16, NAME), UNPAIRED(f8_row, NAME), UNPAIRED(f8_block, NAME)},                               \
      HALVES_OF_K, 128 * A, 384, {Halves<N, STAGES>::BYTES, Halves<N, STAGES, RowScales>::BYTES, Halves<N, STAGES, BlockScales>::BYTES}, N, N},
 #define SERIAL_FACTS(NAME, N, STAGES, FOLD_N, FOLD_STAGES)                                                      \
     {#NAME, {KERNELS(bf16, NAME), {}, {}}, SERIAL_K, 128, 384,                                                  \
@@ -88,9 +94,9 @@ static const PointFacts& facts(Point p) {
       Serial<FOLD_N, FOLD_STAGES, BlockScales>::BYTES}, N, FOLD_N},
     static PointFacts all[POINTS] = {SPLIT_POINTS(SPLIT_FACTS) SPLIT_BF16_POINTS(SPLIT_BF16_FACTS)
                                        HALVES_POINTS(HALVES_FACTS) SERIAL_POINTS(SERIAL_FACTS)
-                                       {"t192", {{}, KERNELS(f8_row, t192), {}}, SERIAL_K, 128, 384, {0, Serial<192, 5, RowScales>::BYTES, 0}, 192, 192},
-                                       {"tall", {KERNELS(bf16, tall), {}, {}}, SERIAL_K, 192, 512, {Serial<256, 4, Unscaled, 3>::BYTES, 0, 0}, 256, 256}};
-    const void* t128[2][2] = {KERNELS(f8_row, t128), KERNELS(f8_block, t128)};
+                                       {"t192", {{}, {(void*)linear_f8_row_t192, (void*)linear_swiglu_f8_row_t192}, {}}, SERIAL_K, 128, 384, {0, Serial<192, 5, RowScales>::BYTES, 0}, 192, 192},
+                                       {"tall", {{(void*)linear_bf16_tall, (void*)linear_swiglu_bf16_tall}, {}, {}}, SERIAL_K, 192, 512, {Serial<256, 4, Unscaled, 3>::BYTES, 0, 0}, 256, 256}};
+    const void* t128[2][3] = {KERNELS(f8_row, t128), KERNELS(f8_block, t128)};
     memcpy(all[P_t128].kernels[F8_ROW], t128, sizeof t128);
     return all[p];
 }
@@ -100,7 +106,7 @@ static bool takes(Point p, const Shape& s) {
     const PointFacts& f = facts(p);
     bool segments = f.schedule != HALVES_OF_K || s.segments() == 2 || s.segments() == 4;
     segments = segments && (p < P_t192 || s.segments() == 1); // without a fold
-    return segments && f.kernels[s.format][s.paired] != nullptr;
+    return segments && f.kernels[s.format][s.end()] != nullptr;
 }
 
 static CUtensorMap encode_map(CUtensorMapDataType type, const void* at, u32 columns, u32 rows, u32 pitch, u32 box_columns,
@@ -169,10 +175,13 @@ static void launch(cudaStream_t stream, Point p, const Shape& s, const Call& c, 
     const float* bias = c.bias;
     void* y = c.y;
     const u32* step = c.step;
-    const void* kernel = f.kernels[s.format][s.paired];
+    const void* kernel = f.kernels[s.format][s.end()];
     CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, config.dynamicSmemBytes));
     if (s.paired) {
         void* args[] = {&x, &w, &y, &k, &ffn, &step, &map, &second};
+        CHECK(cudaLaunchKernelExC(&config, kernel, args));
+    } else if (s.add) {
+        void* args[] = {&x, &w, &bias, &y, &k, &n, &has_bias, &unit, &step, &map, &second};
         CHECK(cudaLaunchKernelExC(&config, kernel, args));
     } else {
         void* args[] = {&x, &w, &bias, &y, &k, &n, &y_col, &y_ld, &has_bias, &unit, &step, &map, &second};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Trial of the linear kernels of class hopper on a device: `trial check`, `trial tiny` (for compute-sanitizer), and times:
-// `trial few`, `trial many`, `trial f8`, `trial prefill`.
+// `trial few`, `trial many`, `trial f8`, `trial prefill`, `trial add`.
 // README.md beside this says how to build and what was measured.
 #include "check.cuh"
 #include "times.cuh"
@@ -32,6 +32,11 @@ static int run_checks() {
         failed += check({{"odd n", 1000, 1152, false, f}, true, rows, 2048});
         failed += check({{"odd ffn", 2000, 384, true, f}, false, rows, 2048});
     }
+    for (Format f : {BF16, F8_ROW, F8_BLOCK}) { // into the residual
+        for (const Shape& s : {QWEN3_8B.layer[1], QWEN3_8B.layer[3], QWEN3_06B.layer[3]}) failed += check({{s.name, s.n, s.k, false, f, true}, false, rows, 2048});
+        failed += check({{"S 2", 8192, 1024, false, f, true}, true, rows, 2048});
+        failed += check({{"odd n", 1000, 1152, false, f, true}, true, rows, 2048});
+    }
     printf("%d failed\n", failed);
     return failed != 0;
 }
@@ -43,6 +48,8 @@ static int run_tiny() {
     failed += check({{"tiny f8", 200, 1152, false, F8_ROW}, true, {9, 200}, 200});
     failed += check({{"tiny f8", 272, 1152, true, F8_BLOCK}, true, {9, 200}, 200});
     failed += check({{"tiny f8 S", 256, 2304, false, F8_BLOCK}, true, {9, 70, 200}, 200});
+    for (Format f : {BF16, F8_ROW, F8_BLOCK}) failed += check({{"tiny add", 200, 1152, false, f, true}, true, {9, 70, 200}, 200});
+    failed += check({{"tiny S4", 4096, 2048, false, F8_ROW, true}, true, {9, 200}, 200});
     return failed != 0;
 }
 
@@ -133,6 +140,64 @@ static void run_f8(Bench& b) {
     }
 }
 
+// What adding into the residual gives: o and down alone, and each with the norm behind it, the sum in the norm or in the linear.
+static void run_add(Bench& b) {
+    float *res = device_alloc<float>(8192ull * 4096), *weight = device_alloc<float>(4096);
+    u8* normed = device_alloc<u8>(8192ull * 8192);
+    CHECK(cudaMemset(res, 0, 8192ull * 4096 * 4));
+    CHECK(cudaMemset(weight, 0, 4096 * 4));
+    auto norm = [&](Format f, bool add, u32 rows) {
+        const void* kernels[3][2] = {{(void*)rmsnorm_bf16, (void*)add_rmsnorm_bf16}, {(void*)rmsnorm_f8_row, (void*)add_rmsnorm_f8_row},
+                                     {(void*)rmsnorm_f8_block, (void*)add_rmsnorm_f8_block}};
+        float* y = b.y;
+        u32 cols = 4096, unit = 0;
+        float eps = 1e-6f;
+        cudaLaunchConfig_t config = {};
+        config.gridDim = dim3(rows), config.blockDim = dim3(512), config.stream = b.stream;
+        cudaLaunchAttribute attribute = {};
+        attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attribute.val.programmaticStreamSerializationAllowed = 1;
+        config.attrs = &attribute, config.numAttrs = 1;
+        void* adding[] = {&res, &y, &weight, &normed, &cols, &eps, &b.step};
+        void* plain[] = {&res, &weight, &normed, &cols, &eps, &unit, &b.step};
+        CHECK(cudaLaunchKernelExC(&config, kernels[f][add], add ? adding : plain));
+    };
+    for (Format f : {BF16, F8_ROW, F8_BLOCK}) {
+        for (u32 rows : {1u, 8u, 16u, 32u, 64u, 128u, 256u, 512u, 2048u, 8192u}) {
+            printf("%-8s %4u rows, us:", FORMAT_NAMES[f], rows);
+            Policy policy = as_chosen(rows, 0);
+            set_rows(b.step, rows);
+            for (u32 i : {1u, 3u}) {
+                Shape s = QWEN3_8B.layer[i];
+                s.format = f;
+                Point p = policy.point(s, rows);
+                u32 copies = rows > 512 ? 8 : 36;
+                printf(" %s %s", s.name, facts(p).name);
+                for (int with_norm = 0; with_norm < 2; ++with_norm) {
+                    for (bool add : {false, true}) {
+                        s.add = add;
+                        double us = 1e9;
+                        for (int again = 0; again < 2; ++again) { // in turns
+                            u64 offset = 0;
+                            us = std::min(us, 1e3 / copies * replay(b.stream, 7, [&] {
+                                for (u32 c = 0; c < copies; ++c) {
+                                    if (offset + s.packed_bytes() > b.weight_bytes) offset = 0;
+                                    void* to = add ? res : b.y;
+                                    launch(b.stream, p, s, Call{b.x, (u8*)b.weights + offset, nullptr, to, 0, s.n, rows, rows, b.step}, true);
+                                    offset += (s.packed_bytes() + 1023) / 1024 * 1024;
+                                    if (with_norm) norm(f, !add, rows);
+                                }
+                            }));
+                        }
+                        printf(" %.1f%s", us, with_norm ? " (norm)" : "");
+                    }
+                }
+            }
+            printf("\n");
+        }
+    }
+}
+
 static void run_prefill(Bench& b) {
     printf("prefill, Qwen3-8B layers without head, ms (TFLOP/s)\n");
     for (u32 rows : {512u, 2048u, 8192u}) {
@@ -157,9 +222,9 @@ int main(int argc, char** argv) {
     printf("%s, %d SMs, slots %d\n", properties.name, properties.multiProcessorCount, LINEAR_SLOTS);
     if (mode == "check") return run_checks();
     if (mode == "tiny") return run_tiny();
-    if (mode == "few" || mode == "many" || mode == "prefill" || mode == "f8") {
+    if (mode == "few" || mode == "many" || mode == "prefill" || mode == "f8" || mode == "add") {
         Bench b(15200000000ull);
-        mode == "few" ? run_few(b) : mode == "many" ? run_many(b) : mode == "f8" ? run_f8(b) : run_prefill(b);
+        mode == "few" ? run_few(b) : mode == "many" ? run_many(b) : mode == "f8" ? run_f8(b) : mode == "add" ? run_add(b) : run_prefill(b);
         return 0;
     }
     if (mode == "one" && argc == 6) { // SHAPE FORMAT POINT ROWS, for a profiler: the second launch is warm
@@ -175,6 +240,6 @@ int main(int argc, char** argv) {
         CHECK(cudaDeviceSynchronize());
         return 0;
     }
-    printf("usage: trial check|tiny|few|many|f8|prefill|one SHAPE FORMAT POINT ROWS\n");
+    printf("usage: trial check|tiny|few|many|f8|prefill|add|one SHAPE FORMAT POINT ROWS\n");
     return 2;
 }

@@ -157,7 +157,7 @@ impl Class {
         depth: usize,
     ) -> Result<(), LibraryError> {
         let mut own: Vec<Point> = Vec::new();
-        for p in &file.point {
+        for p in &file.points() {
             let point = self
                 .point(p, families, depth)
                 .map_err(|what| LibraryError::new(path, format!("{}: {what}", p.id)))?;

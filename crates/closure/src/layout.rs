@@ -182,9 +182,18 @@ impl Tree {
         let KernelFile {
             compile,
             shadow,
-            point,
+            mut point,
+            like,
             sources,
         } = manifest::read_kernel(&folder.join(KERNEL))?;
+        let wrong = |message| ClosureError::Manifest {
+            path: folder.join(KERNEL),
+            message,
+        };
+        for like in like {
+            let more = like.points(&point).map_err(wrong)?;
+            point.extend(more);
+        }
         let leaf = layer == resolved.target && !layer.ends_with(&format!("/{COMMON}"));
         if !sources.use_.is_empty() && !leaf {
             return Err(ClosureError::Manifest {
@@ -233,11 +242,7 @@ impl Tree {
                 )
                 .is_some()
             {
-                let message = format!("the point {id} is declared twice");
-                return Err(ClosureError::Manifest {
-                    path: folder.join(KERNEL),
-                    message,
-                });
+                return Err(wrong(format!("the point {id} is declared twice")));
             }
         }
         let below = |id: &str| resolved.points.get(id).map(|p| p.layer.clone());

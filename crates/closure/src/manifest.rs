@@ -50,6 +50,65 @@ pub(crate) struct KernelFile {
     pub(crate) shadow: Shadow,
     #[serde(default)]
     pub(crate) point: Vec<Point>,
+    #[serde(default)]
+    pub(crate) like: Vec<Like>,
+}
+
+/// `[[like]]`: the file's points of one family once more as points of another, whose kernels differ in how they end. Entries
+/// begin with the family's name.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Like {
+    /// The family that gets them.
+    pub(crate) family: String,
+    /// The family whose they are.
+    pub(crate) of: String,
+    /// Points that it does not have, without the family's name.
+    #[serde(default)]
+    pub(crate) except: Vec<String>,
+    /// Buffers that it does not have.
+    #[serde(default)]
+    pub(crate) without: Vec<String>,
+    /// Bytes of buffers that the other does not have.
+    #[serde(default)]
+    pub(crate) needs: BTreeMap<String, String>,
+}
+
+impl Like {
+    /// Its points.
+    ///
+    /// # Errors
+    /// A point to be left out that there is not, or an entry without the family's name.
+    pub(crate) fn points(&self, all: &[Point]) -> Result<Vec<Point>, String> {
+        let prefix = format!("{}/", self.of);
+        let name = |p: &Point| p.id.strip_prefix(&prefix).map(str::to_owned);
+        let names: Vec<String> = all.iter().filter_map(name).collect();
+        if let Some(lost) = self.except.iter().find(|e| !names.contains(e)) {
+            return Err(format!("like {}: no point {prefix}{lost}", self.family));
+        }
+        let mut out = Vec::new();
+        for point in all {
+            let Some(name) = name(point).filter(|n| !self.except.contains(n)) else {
+                continue;
+            };
+            let mut point = point.clone();
+            let rest = point.entry.strip_prefix(&format!("{}_", self.of));
+            let rest = rest.ok_or_else(|| {
+                format!(
+                    "like {}: the entry {} does not begin with {}_",
+                    self.family, point.entry, self.of
+                )
+            })?;
+            point.entry = format!("{}_{rest}", self.family);
+            point.id = format!("{}/{name}", self.family);
+            point
+                .needs
+                .retain(|buffer, _| !self.without.contains(buffer));
+            point.needs.extend(self.needs.clone());
+            out.push(point);
+        }
+        Ok(out)
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

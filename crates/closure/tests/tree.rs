@@ -68,6 +68,43 @@ fn a_class_starts_from_the_common_layer_of_the_one_it_inherits() {
 }
 
 #[test]
+fn like_gives_a_family_the_points_of_another() {
+    let like = "[[like]]\nfamily = \"g\"\nof = \"f\"\nwithout = [\"y\"]\nneeds.z = \"rows * 4\"\n";
+    let points = format!("{POINT}needs.x = \"rows\"\nneeds.y = \"rows\"\n{like}");
+    let resolve = |kernel: &str| {
+        let files = [
+            ROOT,
+            K,
+            ("a/common/h.cuh", ""),
+            ("a/common/KERNEL.toml", kernel),
+        ];
+        let (_t, tree) = tree(&files);
+        tree.resolve("a", None)
+    };
+    let all = resolve(&points).unwrap().points;
+    assert_eq!(all.keys().collect::<Vec<_>>(), ["f/p", "g/p"]);
+    let (of, got) = (&all["f/p"].point, &all["g/p"].point);
+    assert_eq!((got.entry.as_str(), of.entry.as_str()), ("g_p", "f_p"));
+    assert_eq!((got.block, &got.grid), (of.block, &of.grid));
+    assert_eq!(got.needs.keys().collect::<Vec<_>>(), ["x", "z"]);
+    assert_eq!(of.needs.keys().collect::<Vec<_>>(), ["x", "y"]);
+
+    let left_out = resolve(&format!("{points}except = [\"p\"]\n"));
+    assert_eq!(left_out.unwrap().points.len(), 1);
+    for (kernel, words) in [
+        (format!("{points}except = [\"q\"]\n"), "no point f/q"),
+        (points.replace("f_p", "fp"), "does not begin with f_"),
+        (
+            format!("{points}{}", POINT.replace("f/p", "g/p")),
+            "g/p is declared twice",
+        ),
+    ] {
+        let error = resolve(&kernel).unwrap_err().to_string();
+        assert!(error.contains(words), "{words}: {error}");
+    }
+}
+
+#[test]
 fn the_hash_follows_contents_flags_and_toolchain_but_not_the_place() {
     let files = [
         ROOT,

@@ -27,7 +27,7 @@ fn library() -> CircuitLibrary {
 
 /// Hidden and intermediate size, width of a head, vocabulary: what no fast kernel takes, what all of them take with either
 /// width, columns that are no whole vectors, rows that only the wide norms take, and the products of real models.
-const SHAPES: [[i64; 4]; 9] = [
+const SHAPES: [[i64; 4]; 10] = [
     [64, 96, 16, 320],
     [128, 256, 128, 320],
     [512, 1024, 64, 320],
@@ -37,10 +37,12 @@ const SHAPES: [[i64; 4]; 9] = [
     [4096, 2048, 128, 320],
     [5120, 1024, 128, 320],
     [4608, 2048, 128, 320],
+    [2048, 8192, 64, 320],
 ];
 
 /// Families that bring ops of their own (windows, caps, multipliers, norms of whole projections), and shapes for what serves
-/// them: plain kernels, and heads of 64, 128 and 256 columns on tensor cores.
+/// them: plain kernels, heads of 64, 128 and 256 columns on tensor cores, and the wide norms that add (behind a norm of what is
+/// added; elsewhere the product adds).
 const VARIANTS: [&str; 7] = [
     "qwen2",
     "mistral",
@@ -50,11 +52,12 @@ const VARIANTS: [&str; 7] = [
     "gemma2",
     "gemma3_text",
 ];
-const VARIANT_SHAPES: [[i64; 4]; 4] = [
+const VARIANT_SHAPES: [[i64; 4]; 5] = [
     [64, 96, 16, 320],
     [512, 1024, 64, 320],
     [512, 1024, 128, 320],
     [1152, 1024, 256, 320],
+    [4608, 256, 128, 320],
 ];
 
 fn models() -> impl Iterator<Item = (&'static str, [i64; 4])> {

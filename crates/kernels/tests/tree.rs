@@ -25,9 +25,24 @@ fn stated(tree: &Tree, class: &str) -> BTreeSet<String> {
             continue;
         };
         let file: toml::Table = toml::from_str(&text).unwrap();
-        for point in file["point"].as_array().unwrap() {
-            ids.insert(point["id"].as_str().unwrap().to_owned());
+        let of = |point: &toml::Value| point["id"].as_str().unwrap().to_owned();
+        let own: Vec<String> = file["point"].as_array().unwrap().iter().map(of).collect();
+        // Those of a family once more as those of another.
+        for like in file
+            .get("like")
+            .and_then(|l| l.as_array())
+            .into_iter()
+            .flatten()
+        {
+            let text = |field: &str| like[field].as_str().unwrap();
+            let except = like["except"].as_array().unwrap();
+            let names = own
+                .iter()
+                .filter_map(|id| id.strip_prefix(&format!("{}/", text("of"))));
+            let taken = names.filter(|n| except.iter().all(|e| e.as_str() != Some(n)));
+            ids.extend(taken.map(|n| format!("{}/{n}", text("family"))));
         }
+        ids.extend(own);
     }
     ids
 }

@@ -78,6 +78,15 @@ struct Linear {
 
     __device__ float* place(u32 out, u32 token) const { return y + (u64)token * y_ld + out; }
     __device__ float shift(u32 out) const { return bias != nullptr ? bias[out] : -0.0f; }
+    __device__ static void put(float* at, float value) { *at = value; }
+};
+
+// x[token, out] += y of linear, x the residual: the L2 cache adds, so that no block reads or waits for it. A launch adds to each
+// element once: there is no order that could change. Subnormal operands and sums count as zeros.
+struct LinearAdd : Linear {
+    __device__ static void put(float* at, float value) {
+        asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(at), "f"(value) : "memory");
+    }
 };
 
 // h[token, j] = silu(gate) * up in bf16, of paired weights.

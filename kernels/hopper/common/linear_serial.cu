@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// linear, linear_swiglu over packed bf16 weights, many rows: see linear_serial.cuh. Spec k16_bf16, the bits of linear_split.cu.
+// linear, linear_add, linear_swiglu over packed bf16 weights, many rows: see linear_serial.cuh. Spec k16_bf16, the bits of linear_split.cu.
 //
 // Launch facts: block 384; grid [132] (any even number is right that the device holds at a time: a persistent walk of the tiles);
 // cluster [2, 1, 1]; PDL; any row count is right; k % 64 == 0
@@ -26,6 +26,13 @@ __device__ void linear(const u8* w, u32 blocks, u32 n, u32 rows, const TensorMap
                            const __grid_constant__ TensorMap folded) {                                                      \
         linear<N, STAGES, FOLD_N, FOLD_STAGES>(w, k / 64, n, Step{s}.unit_rows(rows_unit), &whole, &folded,                 \
                                                Linear{y + y_col, has_bias ? bias : nullptr, n, y_ld});                      \
+    }                                                                                                                       \
+    extern "C" __global__ void __launch_bounds__(384, 1)                                                                    \
+        linear_add_bf16_##NAME(const bf16*, const u8* w, const float* bias, float* res, u32 k, u32 n, u32 has_bias,         \
+                               u32 rows_unit, const u32* s, const __grid_constant__ TensorMap whole,                        \
+                               const __grid_constant__ TensorMap folded) {                                                  \
+        linear<N, STAGES, FOLD_N, FOLD_STAGES>(w, k / 64, n, Step{s}.unit_rows(rows_unit), &whole, &folded,                 \
+                                               LinearAdd{{res, has_bias ? bias : nullptr, n, n}});                          \
     }                                                                                                                       \
     extern "C" __global__ void __launch_bounds__(384, 1)                                                                    \
         linear_swiglu_bf16_##NAME(const bf16*, const u8* w, bf16* h, u32 k, u32 ffn, const u32* s,                          \

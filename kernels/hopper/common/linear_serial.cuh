@@ -93,8 +93,8 @@ struct Ends {
 
 // Sums of one warpgroup, from registers to memory: 32-byte sectors for f32 (eight neighbouring rows of one token). A tile that lies
 // wholly inside asks nothing on the way.
-template <u32 N, class Scales>
-__device__ void write_tile(const Linear& out, const Scales& scales, const Ends<N, Scales, Linear>& ends, const float (&d)[N / 2],
+template <u32 N, class Scales, class Out>
+__device__ void write_tile(const Out& out, const Scales& scales, const Ends<N, Scales, Out>& ends, const float (&d)[N / 2],
                            u32 row, u32 first_token, u32 tokens) {
     u32 lane = threadIdx.x % 32, target = row + lane / 4, ld = out.y_ld;
     auto write = [&](auto inside) {
@@ -107,8 +107,8 @@ __device__ void write_tile(const Linear& out, const Scales& scales, const Ends<N
             for (u32 i = 0; i < 2; ++i) {
                 bool live = inside || first_token + 8 * j + 2 * (lane % 4) + i < tokens;
                 float* at = y + i * ld;
-                if (live && low) *at = scales.apply(d[4 * j + i], ends.low, i == 0 ? scale.x : scale.y) + ends.shift_low;
-                if (live && high) at[8] = scales.apply(d[4 * j + 2 + i], ends.high, i == 0 ? scale.x : scale.y) + ends.shift_high;
+                if (live && low) out.put(at, scales.apply(d[4 * j + i], ends.low, i == 0 ? scale.x : scale.y) + ends.shift_low);
+                if (live && high) out.put(at + 8, scales.apply(d[4 * j + 2 + i], ends.high, i == 0 ? scale.x : scale.y) + ends.shift_high);
             }
             y += 8 * (u64)ld;
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// linear, linear_swiglu over packed bf16 weights, few rows: see linear_split.cuh. Spec k16_bf16 (linear_tiles.cuh); the bits do
+// linear, linear_add, linear_swiglu over packed bf16 weights, few rows: see linear_split.cuh. Spec k16_bf16 (linear_tiles.cuh); the bits do
 // not depend on the row count, on the point, or on linear_serial.cu's being used instead.
 //
 // Launch facts (points: linear_points.cuh; N = token tile, R = rows of a block's tile: 64 for the h points, else 128; B = k / 64,
@@ -25,6 +25,12 @@ __device__ void linear(const u8* w, const float* bias, float* y, u32 k, u32 n, u
         linear_bf16_##NAME(const bf16*, const u8* w, const float* bias, float* y, u32 k, u32 n, u32 y_col, u32 y_ld,        \
                            u32 has_bias, u32 rows_unit, const u32* s, const __grid_constant__ TensorMap map) {              \
         linear<GROUPS, N, STAGES>(w, bias, y, k, n, y_col, y_ld, has_bias, Step{s}.unit_rows(rows_unit), &map);             \
+    }                                                                                                                       \
+    extern "C" __global__ void __launch_bounds__(GROUPS * 128 + 32, BLOCKS)                                                 \
+        linear_add_bf16_##NAME(const bf16*, const u8* w, const float* bias, float* res, u32 k, u32 n, u32 has_bias,         \
+                               u32 rows_unit, const u32* s, const __grid_constant__ TensorMap map) {                        \
+        linear_split<Bf16, GROUPS, N, STAGES>(&map, w, k / 64, n, Step{s}.unit_rows(rows_unit), Unscaled{},                 \
+                                              LinearAdd{{res, has_bias ? bias : nullptr, n, n}});                           \
     }                                                                                                                       \
     extern "C" __global__ void __launch_bounds__(GROUPS * 128 + 32, BLOCKS)                                                 \
         linear_swiglu_bf16_##NAME(const bf16*, const u8* w, bf16* h, u32 k, u32 ffn, const u32* s,                          \

@@ -102,8 +102,8 @@ __device__ void hand_out(const u8* parts, u32 slice, u32 segments, u32 rows, u32
             if (token >= tokens) break;
             float2 sum = total(pair, row), scale = scale_of(pair);
             float* y = out.place(target, token);
-            *y = scales.apply(sum.x, hand.weight, scale.x) + hand.shift;
-            if (token + 1 < tokens) y[out.y_ld] = scales.apply(sum.y, hand.weight, scale.y) + hand.shift;
+            out.put(y, scales.apply(sum.x, hand.weight, scale.x) + hand.shift);
+            if (token + 1 < tokens) out.put(y + out.y_ld, scales.apply(sum.y, hand.weight, scale.y) + hand.shift);
         }
     }
 }

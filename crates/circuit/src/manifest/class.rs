@@ -41,6 +41,51 @@ pub(crate) struct PointsFile {
     pub(crate) vectors: BTreeMap<String, String>,
     #[serde(default)]
     pub(crate) point: Vec<PointFile>,
+    #[serde(default)]
+    pub(crate) like: Vec<LikeFile>,
+}
+
+/// The file's points of one family once more as points of another.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LikeFile {
+    pub(crate) family: String,
+    pub(crate) of: String,
+    /// Points that it does not have, without the family's name.
+    #[serde(default)]
+    pub(crate) except: Vec<String>,
+    /// Arguments that it does not have.
+    #[serde(default)]
+    pub(crate) without: Vec<String>,
+    /// Formats of arguments that the other does not have.
+    #[serde(default, deserialize_with = "super::elems")]
+    pub(crate) elems: BTreeMap<String, Elem>,
+}
+
+impl PointsFile {
+    /// All points, those of `like` last.
+    pub(crate) fn points(&self) -> Vec<PointFile> {
+        let mut all = self.point.clone();
+        for like in &self.like {
+            let prefix = format!("{}/", like.of);
+            for point in &self.point {
+                let Some(name) = point.id.strip_prefix(&prefix) else {
+                    continue;
+                };
+                if like.except.iter().any(|e| e == name) {
+                    continue;
+                }
+                let mut point = PointFile {
+                    id: format!("{}/{name}", like.family),
+                    ..point.clone()
+                };
+                point.elems.retain(|arg, _| !like.without.contains(arg));
+                point.elems.extend(like.elems.clone());
+                all.push(point);
+            }
+        }
+        all
+    }
 }
 
 #[derive(Clone, Debug, Deserialize)]

@@ -8,11 +8,11 @@ use metrale_core::{ArenaKind, Arg, Elem, MemoryPlan, SpanId, StepLimits, Unit};
 use super::args::Launch;
 use super::digest::Digest;
 use super::fuse::Fused;
-use super::lower::Lowered;
+use super::lower::{Lowered, LoweredOp};
 use super::memory;
 use super::{Constant, Group, Job, KvGroup, Plan, PlanError, PlanRequest, WeightSlot};
 use crate::constants::constant;
-use crate::instance::{Attr, EdgeId, Instance};
+use crate::instance::{Attr, EdgeId, Instance, Use};
 use crate::manifest::families::ArgSig;
 
 /// Computed constants, by name and in the instance's order.
@@ -261,7 +261,10 @@ impl Realizer<'_> {
         let mut name = match launch.parts {
             [_] => first.op.name.clone(),
             [.., (last, _)] => {
-                // The family's name with the place and edge of the last op.
+                // The family's name with the place and edge of the last op; of the last that makes an edge, if one does.
+                let makes = |o: &LoweredOp| o.op.edges.iter().any(|e| e.used == Use::Out);
+                let ops = launch.parts.iter().map(|(o, _)| *o);
+                let last = ops.rev().find(|o| makes(o)).unwrap_or(last);
                 let place = first.op.layer.map_or(String::new(), |l| format!("L{l}."));
                 let rest = last.op.name.strip_prefix(&place).unwrap_or(&last.op.name);
                 let edge = rest.split_once('.').map_or(rest, |(_, e)| e);

@@ -35,7 +35,8 @@ pub(super) fn number(job: Job<'_>, edges: &[Edge], parts: &[Part<'_>], name: &st
         }
         // What divides the row at which each part of a packed tensor begins; 0 where there is one part.
         "n_step" => {
-            let (_, ids) = run.weights.iter().find(|(n, _)| n == "w")?;
+            let mut weights = parts.iter().flat_map(|(_, run)| &run.weights);
+            let (_, ids) = weights.find(|(n, _)| n == "w")?;
             let rows = |id: &u32| job.instance.weights[*id as usize].outputs();
             let (_, begun) = ids.split_last()?;
             Some(begun.iter().map(rows).fold(0, gcd))
@@ -47,8 +48,10 @@ pub(super) fn number(job: Job<'_>, edges: &[Edge], parts: &[Part<'_>], name: &st
         }
         _ => {
             let operand = name.strip_prefix("has_")?;
-            let bound = op.edges.iter().any(|o| o.name == operand)
-                || run.weights.iter().any(|(n, _)| n == operand);
+            let bound = parts.iter().any(|(op, run)| {
+                op.edges.iter().any(|o| o.name == operand)
+                    || run.weights.iter().any(|(n, _)| n == operand)
+            });
             Some(u64::from(bound))
         }
     }

@@ -42,11 +42,11 @@ fn what_a_fused_kernel_rounds_to_bf16_is_quantized_from_there() {
             "rope_kv_write/bf16".to_owned(),
             "attention_bf16/split_hd64".to_owned(),
             format!("quantize_{name}/bf16"),
-            format!("linear/{name}_n8"),
-            format!("add_rmsnorm_{name}/lanes512"),
+            format!("linear_add/{name}_n8"),
+            format!("rmsnorm_{name}/lanes512"),
             format!("linear_swiglu/{name}_n8"),
             format!("quantize_{name}/bf16"),
-            format!("linear/{name}_n8"),
+            format!("linear_add/{name}_n8"),
         ];
         assert_eq!(points, want);
         // Norms come in f32 there, and are quantized as they are.

@@ -269,14 +269,14 @@ hidden_act = "silu"
     assert_eq!(
         of_layer.map(|g| g.points[0].1.family()).collect::<Vec<_>>(),
         [
-            "add_rmsnorm_bf16",
+            "rmsnorm_bf16",
             "linear",
             "qk_norm_rope_kv_write",
             "attention_bf16",
-            "linear",
-            "add_rmsnorm_bf16",
+            "linear_add",
+            "rmsnorm_bf16",
             "linear_swiglu",
-            "linear",
+            "linear_add",
         ]
     );
     assert_eq!(plan.groups.len(), 3 + 36 * 8 + 4);
