@@ -90,23 +90,28 @@ fn open(name: &str) -> Result<(PathBuf, Reference)> {
 
 #[test]
 fn every_exact_fixture_is_within_its_bound_along_every_schedule() {
+    // All of them, so that a run on a machine that is lent by the minute names each that fails.
+    let mut failed = Vec::new();
     for name in served(EXACT) {
         let (folder, reference) = open(name).unwrap();
         let report = run(&folder, &reference, |_| ()).unwrap();
         assert_eq!(report.schedules.len(), 5);
+        let differences = report.schedules.iter().map(|s| s.max_diff);
+        let largest = differences.fold(0.0, f32::max);
+        println!(
+            "{name}: {largest:.2e} of {:.2e}, {} greedy",
+            report.bound, report.greedy_compared
+        );
         // A GPU computes in bf16 in places: the bound is wide there, and few margins are clear of it.
         assert!(
             on_gpu() || report.greedy_compared >= 8,
             "{name}: the margins of the fixture are too small to compare"
         );
-        assert!(report.passed(), "{name}: {report:#?}");
-        let largest = report
-            .schedules
-            .iter()
-            .map(|s| s.max_diff)
-            .fold(0.0, f32::max);
-        println!("{name}: {largest:.2e} of {:.2e}", report.bound);
+        if !report.passed() {
+            failed.push((name, report));
+        }
     }
+    assert!(failed.is_empty(), "{failed:#?}");
 }
 
 /// KV pools in formats with scales, everywhere or in some layers: within the bound of their roundings, which follows from the
@@ -141,8 +146,13 @@ fn kv_formats_are_within_the_bound_of_their_roundings() {
 /// difference would be 128 times as large, and beyond it). It still tells these weights from those they were made from.
 #[test]
 fn quantized_fixtures_are_within_the_bound_of_their_activations() {
-    // What the bound of f32 can see, and quantized weights: affairs of class cpu.
+    // A GPU multiplies MXFP4 alone of these, exactly: within the bound of its other roundings.
     if on_gpu() {
+        for name in served(&["gpt-oss-mxfp4", "gpt-oss-gguf"]) {
+            let (folder, reference) = open(name).unwrap();
+            let report = run(&folder, &reference, |_| ()).unwrap();
+            assert!(report.passed(), "{name}: {report:#?}");
+        }
         return;
     }
     for (name, original) in [
@@ -173,6 +183,10 @@ fn quantized_fixtures_are_within_the_bound_of_their_activations() {
 /// the recorded bound would see.
 #[test]
 fn the_estimated_bound_is_near_the_recorded_one() {
+    // It is one of f32 arithmetic.
+    if on_gpu() {
+        return;
+    }
     let library = support::library().unwrap();
     for name in served(EXACT) {
         let (folder, reference) = open(name).unwrap();

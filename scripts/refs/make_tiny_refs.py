@@ -13,6 +13,10 @@ OUT_DIR/ref.safetensors and OUT_DIR/meta.json. ref.safetensors has
   greedy_gap [G] f32       top-1 minus top-2 logit at each greedy step: compare ids only while it is not tiny
   logits_f64_diff [1] f32  largest |logits - the same forward in f64|: the rounding of one f32 evaluation.
              Another f32 evaluation order is held to 8 times that (derived, not fitted). See F64 below.
+  logits_bf16_diff [1] f32 (routers, recurrences)  largest |logits - the same forward with what linear layers take and give,
+             rounded as bf16 does|, over eight draws of such roundings. The prompt is such that none of them comes near to
+             another choice of experts: a token whose row is not clear of that is replaced. See Rounded below.
+  greedy_clear [1] int64 (the same)  greedy steps before the first whose row is not clear
   (--vl) pixel_values and the other image inputs, image_logits: the same with one image in the prompt
 Weights are rounded to bf16 and stored so (unless --f32); the reference is computed in f32 from the
 rounded weights, so an engine that upcasts must agree to f32 rounding.
@@ -125,12 +129,15 @@ IDS = dict(image_token_id=310, video_token_id=311, vision_start_token_id=312, vi
 AUTO = {"lm": AutoModelForCausalLM, "vl": AutoModelForImageTextToText, "s2s": AutoModelForSeq2SeqLM}
 
 
-def prompt(n, vocab):
-    x, out = 12345, []
-    for _ in range(n):
+def tokens_of(vocab):
+    x = 12345
+    while True:
         x = (x * 1103515245 + 12345) % 2**31
-        out.append(3 + (x >> 8) % (min(vocab, 300) - 3))
-    return torch.tensor([out])
+        yield 3 + (x >> 8) % (min(vocab, 300) - 3)
+
+
+def prompt(n, vocab):
+    return torch.tensor([[t for t, _ in zip(tokens_of(vocab), range(n))]])
 
 
 def shrink(default, table, extra):
@@ -225,6 +232,78 @@ def logits_f64(model, cfg, Auto, fw):
     return out, sorted(mode.leaks)
 
 
+def router(m): return type(m).__name__.lower().endswith("router")
+
+
+def rough(model):
+    """Whether roundings are amplified: a choice of experts, or a state that is carried from token to token."""
+    return any(router(m) or isinstance(m, torch.nn.Conv1d) for m in model.modules())
+
+
+class Rounded:
+    """The model with relative errors of up to 2^-9, half a unit in the last place of bf16, in the inputs and outputs of its
+    linear layers and the inputs of its routers: draw 1, 2, ... of such errors; draw 0 has none. A call gives the logits, and of
+    each router the scores that the choice is made from."""
+    DRAWS = 8
+
+    def __init__(self, model, cfg):
+        self.model, self.cfg, self.draw, self.scores = model, cfg, 0, []
+        self.g = torch.Generator()
+        for name, m in model.named_modules():
+            if router(m) or isinstance(m, torch.nn.Linear): m.register_forward_pre_hook(lambda _, a: (self.off(a[0]), *a[1:]))
+            if router(m): m.register_forward_pre_hook(lambda m, a: self.scores.append(self.score(m, a[0])))
+            elif isinstance(m, torch.nn.Linear) and name != "lm_head": m.register_forward_hook(lambda m, a, y: self.off(y))
+
+    def off(self, x):
+        return x * (1 + (2 * torch.rand(x.shape, generator=self.g) - 1) * 2.0 ** -9) if self.draw else x
+
+    def score(self, m, x):
+        s = torch.nn.functional.linear(x.reshape(-1, x.shape[-1]), m.weight, getattr(m, "bias", None))
+        bias = getattr(m, "e_score_correction_bias", None)
+        return s if bias is None else s.sigmoid() + bias
+
+    def __call__(self, ids, draw):
+        self.draw, self.scores = draw, []; self.g.manual_seed(draw)
+        logits = self.model(input_ids=ids, use_cache=False).logits[0]
+        self.draw = 0
+        return logits, self.scores
+
+    def margins(self, scores):
+        """Of each row, how far the least of the chosen is above the best of the others; half of that for groups, whose score is a sum of two."""
+        t = self.cfg.get_text_config(); k = t.num_experts_per_tok
+        groups, kept = getattr(t, "n_group", None) or 1, getattr(t, "topk_group", None) or 1
+        gap = torch.full(scores.shape[:1], torch.inf)
+        if kept < groups:
+            parts = scores.unflatten(-1, (groups, -1)); of = parts.topk(2, -1).values.sum(-1); best = of.topk(kept + 1, -1)
+            gap = (best.values[:, kept - 1] - best.values[:, kept]) / 2
+            mask = torch.zeros_like(of).scatter(-1, best.indices[:, :kept], 1).bool()
+            scores = parts.masked_fill(~mask.unsqueeze(-1), -torch.inf).flatten(-2)
+        if k == scores.shape[-1]: return gap
+        best = scores.topk(k + 1, -1).values
+        return torch.minimum(gap, best[:, k - 1] - best[:, k])
+
+    def evaluate(self, ids):
+        """(largest difference of the logits over all draws, rows that are clear: a score may be off by twice what any draw
+        shows of that row's, either way)."""
+        base, chosen = self(ids, 0)
+        clear, diff = torch.ones(ids.shape[1], dtype=torch.bool), 0.0
+        off = [torch.zeros(ids.shape[1]) for _ in chosen]
+        for draw in range(1, self.DRAWS + 1):
+            logits, scores = self(ids, draw)
+            diff = max(diff, float((logits - base).abs().max()))
+            off = [torch.maximum(o, (a - b).abs().amax(-1)) for o, a, b in zip(off, scores, chosen)]
+        for o, s in zip(off, chosen): clear &= self.margins(s) > 4 * o
+        return diff, clear
+
+    def prompt(self, n, vocab):
+        """The first tokens whose rows are all clear, and the difference that roundings make to their logits."""
+        more = tokens_of(vocab); ids = torch.tensor([[next(more) for _ in range(n)]])
+        while True:
+            diff, clear = self.evaluate(ids)
+            if clear.all(): return ids, diff
+            ids[0, int(clear.long().argmin())] = next(more)
+
+
 def image_inputs(family, cfg, ids):
     """One image for the families whose processors are known here; None otherwise."""
     v = getattr(cfg, "vision_config", None)
@@ -284,8 +363,13 @@ def reference(src, out, tokens, gen, facts, cfg=None, cls="lm", t0=None):
         if li.get(k): info[k] = sorted(map(str, li[k]))[:8]
     tc = cfg.get_text_config() if hasattr(cfg, "get_text_config") else cfg
     vocab = tc.vocab_size
-    ids = prompt(tokens, vocab)
+    rounded = rough(model) and cls == "lm"
+    if rounded:  # hooks stay with a model of their own
+        probe = Rounded(Auto.from_pretrained(src, dtype=torch.float32, **kw).eval(), cfg)
+        ids, diff = probe.prompt(tokens, vocab)
+    else: ids = prompt(tokens, vocab)
     ref = {"input_ids": ids[0].clone()}
+    if rounded: ref["logits_bf16_diff"] = torch.tensor([diff]); info["logits_bf16_diff"] = diff
     fw = dict(input_ids=ids)
     if cls == "s2s": fw["decoder_input_ids"] = torch.cat([torch.tensor([[2]]), ids[:, :11]], 1); ref["decoder_input_ids"] = fw["decoder_input_ids"][0].clone()
     logits = model(**fw, use_cache=False).logits
@@ -309,6 +393,10 @@ def reference(src, out, tokens, gen, facts, cfg=None, cls="lm", t0=None):
         if not torch.equal(st.argmax(-1), ref["greedy_ids"]): info["greedy_masked"] = True
         top = st.topk(2, -1).values
         ref["greedy_gap"] = (top[:, 0] - top[:, 1]).contiguous()
+        if rounded:
+            _, clear = probe.evaluate(r.sequences[:, :-1])
+            ref["greedy_clear"] = torch.cat([clear[tokens - 1:], torch.tensor([False])]).long().argmin().reshape(1)
+            info["greedy_clear"] = int(ref["greedy_clear"])
         if cls != "s2s":
             full = model(input_ids=r.sequences[:, :-1], use_cache=False).logits[0, tokens - 1:]
             info["cache_vs_full_maxdiff"] = float((full.float() - st).abs().max())

@@ -35,24 +35,20 @@ pub(crate) fn on_gpu() -> bool {
     std::env::var_os("TEST_DEVICE").is_some_and(|v| v == "cuda")
 }
 
-/// Of fixtures by name, those that the device has kernels for: on a GPU neither quantized weights nor all families have any yet.
-/// The plain ones of the first two families are always among them.
+/// Of fixtures by name, those that the device has kernels for: on a GPU all but quantized ones, and of those what has a plan.
 pub(crate) fn served<'a>(names: &[&'a str]) -> Vec<&'a str> {
     if !on_gpu() {
         return names.to_vec();
     }
     let quantized = |name: &str| {
-        ["-q8_", "-q4_", "-fp8-", "-mxfp4"]
+        ["-q8_", "-q4_", "-fp8-", "-mxfp4", "gpt-oss-gguf"]
             .iter()
             .any(|q| name.contains(q))
     };
-    let first = |name: &str| {
-        let family = name.starts_with("llama") || name.starts_with("qwen3");
-        let other = ["-moe", "-next", "-5"].iter().any(|o| name.contains(o));
-        family && !quantized(name) && !other
-    };
     let names = names.iter().copied();
-    names.filter(|n| first(n) || planned_on_gpu(n)).collect()
+    names
+        .filter(|n| !quantized(n) || planned_on_gpu(n))
+        .collect()
 }
 
 /// Whether the class of device 0 has a plan for a fixture.

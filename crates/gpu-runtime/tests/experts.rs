@@ -5,8 +5,9 @@
 mod common;
 
 use common::{
-    A, Rng, buf, call_all, f32s, raw, read, relative, rows, step, u32_bytes, u32s, write,
+    A, Rng, buf, call_all, f32s, on_gpu, raw, read, relative, rows, step, u32_bytes, u32s, write,
 };
+use metrale_core::numeric::dequantize::dequantize;
 use metrale_core::{Access, Elem, Unit};
 
 /// Rounding of f32.
@@ -144,6 +145,178 @@ fn experts_have_the_bits_of_linear() {
             ];
             let want = f32s(&call_all("linear/f32", &args, &rows(1, 0))[3]);
             assert_eq!(got[pair * y_ld + 8..(pair + 1) * y_ld], want, "pair {pair}");
+        }
+    }
+}
+
+/// Many experts in groups, of all sizes: the chosen are the best of the best groups, in order, and weigh as they should.
+#[test]
+fn routers_of_many_experts_choose_the_best() {
+    let mut rng = Rng::new(7);
+    for (experts, top_k, groups, top_groups, score) in [
+        (256, 8, 8, 4, 2),
+        (64, 6, 1, 1, 0),
+        (129, 8, 3, 2, 2),
+        (33, 4, 1, 1, 1),
+        (512, 10, 1, 1, 0),
+        (5, 5, 1, 1, 3),
+    ] {
+        for _ in 0..8 {
+            let (logits, bias) = (rng.normals(experts), rng.normals(experts));
+            let shape = [top_k, score, 1, groups, top_groups];
+            let (ids, weights) = route(&logits, &bias, shape, 1.5);
+            let all: f64 = logits.iter().map(|l| f64::from(*l).exp()).sum();
+            let scored = |e: usize| {
+                let l = f64::from(logits[e]);
+                match score {
+                    0 => l.exp() / all,
+                    2 => 1.0 / (1.0 + (-l).exp()),
+                    _ => l,
+                }
+            };
+            let by = |e: usize| scored(e) + f64::from(bias[e]);
+            let size = experts / groups;
+            let of = |g: usize| {
+                let mut best: Vec<f64> = (g * size..(g + 1) * size).map(by).collect();
+                best.sort_by(|a, b| b.total_cmp(a));
+                best.iter().take(2).sum::<f64>()
+            };
+            let mut order: Vec<usize> = (0..groups).collect();
+            order.sort_by(|a, b| of(*b).total_cmp(&of(*a)));
+            let kept = &order[..top_groups];
+            let mut want: Vec<usize> = (0..experts)
+                .filter(|e| kept.contains(&(e / size)))
+                .collect();
+            want.sort_by(|a, b| by(*b).total_cmp(&by(*a)));
+            want.truncate(top_k);
+            assert_eq!(ids, want.iter().map(|e| *e as u32).collect::<Vec<_>>());
+            let raw: Vec<f64> = want
+                .iter()
+                .map(|e| match score {
+                    1 => f64::from(logits[*e]).exp(),
+                    _ => scored(*e),
+                })
+                .collect();
+            // Weights of score 3 may cancel: their sum is no measure of them.
+            if score != 3 {
+                let sum: f64 = raw.iter().sum();
+                near(
+                    &weights,
+                    &raw.iter().map(|w| 1.5 * w / sum).collect::<Vec<_>>(),
+                );
+            }
+        }
+    }
+}
+
+/// Stacks in every format, by both schedules where a device has two: few rows, and rows that stand in several groups of eight.
+#[test]
+fn experts_of_every_format() {
+    let (experts, n, k, slots) = (7, 40, 320, 3);
+    let mut rng = Rng::new(8);
+    for elem in [Elem::F32, Elem::BF16, Elem::F16, Elem::Mxfp4] {
+        // The host multiplies it with activations in a format of their own (quantized.rs).
+        if elem == Elem::Mxfp4 && !on_gpu() {
+            continue;
+        }
+        let name = elem.name();
+        let total = experts * n;
+        let disk: Vec<u8> = match elem {
+            Elem::F32 => common::f32_bytes(&rng.normals(total * k)),
+            Elem::BF16 => (rng.normals(total * k).iter())
+                .flat_map(|v| half::bf16::from_f32(*v).to_le_bytes())
+                .collect(),
+            Elem::F16 => (rng.normals(total * k).iter())
+                .flat_map(|v| half::f16::from_f32(*v).to_le_bytes())
+                .collect(),
+            _ => {
+                let mut bytes = rng.bytes(total * k / 32 * 17);
+                bytes
+                    .chunks_exact_mut(17)
+                    .for_each(|b| b[0] = 118 + b[0] % 8);
+                bytes
+            }
+        };
+        let mut w = vec![0.0; total * k];
+        dequantize(elem, &disk, &mut w).unwrap();
+        let bytes = metrale_host_kernels::packed_bytes(elem, total as u64, k as u64).unwrap();
+        let packed = raw(
+            Access::Write,
+            elem,
+            Unit::One,
+            w.len(),
+            vec![0; bytes as usize],
+        );
+        let args = [
+            raw(Access::Read, Elem::U8, Unit::One, 0, disk),
+            packed,
+            A::U(total),
+            A::U(k),
+            A::U(0),
+            A::U(total),
+        ];
+        let packed = call_all(&format!("pack/{name}"), &args, &step());
+        let bias = rng.normals(total);
+        for m in [1, 4, 9, 150] {
+            // Without ids a slot's expert is the slot.
+            for has_ids in [true, false] {
+                let slots = if has_ids { slots } else { experts };
+                let x = rng.normals(m * k);
+                let ids: Vec<u32> = (0..m * slots)
+                    .map(|_| rng.word() % experts as u32)
+                    .collect();
+                let (elem_of_ids, unit) = match has_ids {
+                    true => (Elem::U32, Unit::Row),
+                    false => (Elem::F32, Unit::One),
+                };
+                let (given, per) = if has_ids {
+                    (&ids[..], slots)
+                } else {
+                    (&[][..], 0)
+                };
+                let args = [
+                    read(Unit::Row, k, &x),
+                    raw(Access::Read, elem_of_ids, unit, per, u32_bytes(given)),
+                    raw(Access::Read, elem, Unit::One, w.len(), packed[1].clone()),
+                    read(Unit::One, total, &bias),
+                    write(Unit::Row, slots * n, m),
+                    A::U(k),
+                    A::U(n),
+                    A::U(experts),
+                    A::U(slots),
+                    A::U(1),
+                    A::U(k),
+                    A::U(0),
+                    A::U(n),
+                    A::U(usize::from(has_ids)),
+                    A::U(1),
+                    A::Step,
+                ];
+                let run = |point: &str| call_all(point, &args, &rows(m, 0)).swap_remove(4);
+                let point = format!("expert_linear/{name}");
+                let got = run(&point);
+                if on_gpu() {
+                    assert_eq!(got, run(&format!("{point}_few")), "{point}, {m} rows");
+                }
+                let mut want = Vec::new();
+                for pair in 0..m * slots {
+                    let e = if has_ids {
+                        ids[pair] as usize
+                    } else {
+                        pair % slots
+                    };
+                    let x = &x[pair / slots * k..][..k];
+                    for o in e * n..(e + 1) * n {
+                        let products = x
+                            .iter()
+                            .zip(&w[o * k..])
+                            .map(|(x, w)| f64::from(*x) * f64::from(*w));
+                        want.push(f64::from(bias[o]) + products.sum::<f64>());
+                    }
+                }
+                let worst = relative(&f32s(&got), &want);
+                assert!(worst < 64.0 * EPS, "{point}, {m} rows: {worst}");
+            }
         }
     }
 }

@@ -99,7 +99,7 @@ fn conv1d() {
 #[test]
 fn gated_delta() {
     let mut rng = Rng::new(2);
-    for (key_heads, heads, dk, dv) in [(2, 4, 16, 24), (1, 3, 20, 9)] {
+    for (key_heads, heads, dk, dv) in [(2, 4, 16, 24), (1, 3, 20, 9), (1, 2, 128, 128)] {
         let width = 2 * key_heads * dk + heads * dv;
         let qkv = rng.normals(width * ROWS);
         let ba = rng.normals(2 * heads * ROWS);
@@ -157,7 +157,7 @@ fn gated_delta() {
 #[test]
 fn ssm_scan() {
     let mut rng = Rng::new(3);
-    for (heads, dim, groups, n) in [(4, 8, 2, 16), (3, 5, 1, 10)] {
+    for (heads, dim, groups, n) in [(4, 8, 2, 16), (3, 5, 1, 10), (2, 64, 1, 128)] {
         let width = heads * dim + 2 * groups * n;
         let (xbc, dt) = (rng.normals(width * ROWS), rng.normals(heads * ROWS));
         let (a_log, bias, skip) = (rng.normals(heads), rng.normals(heads), rng.normals(heads));

@@ -6,9 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use metrale_circuit::{CircuitLibrary, ConfigInput, Instance, Plan, PlanRequest, Source};
+use metrale_circuit::{
+    CircuitLibrary, ConfigInput, Instance, Plan, PlanRequest, Source, WeightKey,
+};
 use metrale_closure::Tree;
+use metrale_config::{flatten, json};
 use metrale_core::{Elem, FlatMap, Scalar, StepLimits, fp8};
+use metrale_kernels::{Values, Var};
 
 const LIMITS: StepLimits = StepLimits {
     rows: 64,
@@ -116,6 +120,50 @@ fn instance(
     library.instantiate(&input).unwrap()
 }
 
+/// Checkpoints of families with experts, latent attention or recurrent layers: their fixtures' configurations, and the format
+/// of the experts' matrices where it is another than that of the rest.
+const FIXTURES: [(&str, Option<Elem>); 9] = [
+    ("qwen3-moe", None),
+    ("mixtral", None),
+    ("gpt-oss", None),
+    ("gpt-oss-mxfp4", Some(Elem::Mxfp4)),
+    ("deepseek-v3", None),
+    ("qwen3-next", None),
+    ("qwen3-5", None),
+    ("mamba2", None),
+    ("nemotron-h", None),
+];
+
+fn of_fixture(library: &CircuitLibrary, name: &str) -> Instance {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/tiny");
+    let text = std::fs::read(root.join(name).join("config.json")).unwrap();
+    let document = json::parse(&text, &json::JsonLimits::default()).unwrap();
+    let flat = flatten::flatten_json(&document).unwrap();
+    let input = ConfigInput {
+        flat: &flat,
+        source: Source::Hf,
+        nulls: None,
+        tensors: None,
+        accept: &[],
+    };
+    library.instantiate(&input).unwrap()
+}
+
+/// Formats of a fixture's weights: `weights`, but for stacks of matrices.
+fn formats_of(
+    instance: &Instance,
+    weights: Elem,
+    experts: Option<Elem>,
+) -> BTreeMap<WeightKey, Elem> {
+    let mut formats = instance.uniform_formats(weights);
+    let stacks = instance.weights().iter().filter(|w| w.shape.len() == 3);
+    let stacks: Vec<_> = stacks
+        .filter_map(|w| Some((w.key.clone(), experts?)))
+        .collect();
+    formats.extend(stacks);
+    formats
+}
+
 fn plan(
     library: &CircuitLibrary,
     instance: &Instance,
@@ -136,11 +184,23 @@ fn plan(
             }
         }
     }
+    planned(library, instance, class, &formats, &from, kv, fuse)
+}
+
+fn planned(
+    library: &CircuitLibrary,
+    instance: &Instance,
+    class: &str,
+    formats: &BTreeMap<WeightKey, Elem>,
+    stored: &BTreeMap<WeightKey, Elem>,
+    kv: Elem,
+    fuse: bool,
+) -> Plan {
     let request = PlanRequest {
         class,
         device: None,
-        formats: &formats,
-        stored: &from,
+        formats,
+        stored,
         values: &BTreeMap::new(),
         kv: &kv.into(),
         limits: LIMITS,
@@ -170,6 +230,16 @@ fn classes() -> Vec<(String, BTreeSet<String>)> {
 }
 
 #[test]
+fn every_family_of_the_tree_is_planned_here() {
+    let library = library();
+    let fixtures = FIXTURES.map(|(name, _)| of_fixture(&library, name).family().to_owned());
+    let planned = models().map(|(name, shape)| instance(&library, name, shape).family().to_owned());
+    let planned: BTreeSet<String> = planned.chain(fixtures).collect();
+    let all: BTreeSet<String> = library.families().map(str::to_owned).collect();
+    assert_eq!(planned, all);
+}
+
+#[test]
 fn plans_have_their_kernels_and_kernels_have_a_plan() {
     const PLAIN: [Elem; 3] = [Elem::F32, Elem::F16, Elem::BF16];
     let mut formats: Vec<(Elem, Option<Elem>)> = PLAIN.map(|e| (e, None)).into();
@@ -182,25 +252,39 @@ fn plans_have_their_kernels_and_kernels_have_a_plan() {
         // What benchmarks and the runtime itself launch beside a plan.
         let instruments = ["read/xor", "stamp/clock", "trap/now", "spin/flag"];
         let mut used = BTreeSet::from(instruments.map(str::to_owned));
+        let mut note = |family: &str, plan: &Plan| {
+            let launched = plan.groups.iter().flat_map(|g| &g.points).map(|(_, id)| id);
+            let parts = || plan.weights.iter().flat_map(|w| &w.parts);
+            let loaded = parts()
+                .map(|p| &p.pack)
+                .chain(parts().filter_map(|p| p.fill.as_ref()));
+            for id in launched.chain(loaded) {
+                assert!(
+                    code.contains(id.as_str()),
+                    "{class}, {family}: {id} has no code"
+                );
+                used.insert(id.as_str().to_owned());
+            }
+        };
         for (family, shape) in models() {
             let instance = instance(&library, family, shape);
             for weights in formats.clone() {
                 let pools = metrale_core::kv::FORMATS.into_iter();
                 for (kv, fuse) in pools.flat_map(|kv| [(kv, true), (kv, false)]) {
-                    let plan = plan(&library, &instance, &class, weights, kv, fuse);
-                    let launched = plan.groups.iter().flat_map(|g| &g.points).map(|(_, id)| id);
-                    let parts = || plan.weights.iter().flat_map(|w| &w.parts);
-                    let loaded = parts()
-                        .map(|p| &p.pack)
-                        .chain(parts().filter_map(|p| p.fill.as_ref()));
-                    for id in launched.chain(loaded) {
-                        assert!(
-                            code.contains(id.as_str()),
-                            "{class}, {family}: {id} has no code"
-                        );
-                        used.insert(id.as_str().to_owned());
-                    }
+                    note(
+                        family,
+                        &plan(&library, &instance, &class, weights, kv, fuse),
+                    );
                 }
+            }
+        }
+        for (name, experts) in FIXTURES {
+            let instance = of_fixture(&library, name);
+            for (weights, kv) in PLAIN.into_iter().flat_map(|w| PLAIN.map(|kv| (w, kv))) {
+                let formats = formats_of(&instance, weights, experts);
+                let none = BTreeMap::new();
+                let plan = planned(&library, &instance, &class, &formats, &none, kv, true);
+                note(name, &plan);
             }
         }
         assert_eq!(used, code, "{class}: kernels that no plan launches");
@@ -210,7 +294,6 @@ fn plans_have_their_kernels_and_kernels_have_a_plan() {
 /// Bound arguments are checked on the device against the registry; that it says what the plan says is checked here.
 #[test]
 fn plans_give_each_kernel_the_arguments_that_it_declares() {
-    use metrale_core::{Arg, ArgDecl};
     let library = library();
     for target in metrale_kernels::targets()
         .iter()
@@ -227,22 +310,80 @@ fn plans_give_each_kernel_the_arguments_that_it_declares() {
                 Elem::BF16,
                 true,
             );
-            for group in &plan.groups {
-                for (_, id) in &group.points {
-                    let point = target.point(id.as_str()).unwrap();
-                    assert_eq!(point.args.len(), group.args.len(), "{id}");
-                    for (decl, arg) in point.args.iter().zip(&group.args) {
-                        let same = match (decl, arg) {
-                            (ArgDecl::Buf { access: a, .. }, Arg::Buf { access: b, .. }) => a == b,
-                            (ArgDecl::U32(_), Arg::U32(_))
-                            | (ArgDecl::F32(_), Arg::F32(_))
-                            | (ArgDecl::Step, Arg::Step) => true,
-                            _ => false,
-                        };
-                        assert!(same, "{id}: {decl:?} and {arg:?}");
-                    }
-                }
+            arguments_match(target, &plan);
+        }
+        for (name, experts) in FIXTURES {
+            let instance = of_fixture(&library, name);
+            let formats = formats_of(&instance, Elem::BF16, experts);
+            let none = BTreeMap::new();
+            let class = target.id.hw;
+            let plan = planned(
+                &library,
+                &instance,
+                class,
+                &formats,
+                &none,
+                Elem::BF16,
+                true,
+            );
+            arguments_match(target, &plan);
+        }
+    }
+}
+
+/// Arguments of each launch against the declaration of its points, and each buffer against the bytes that its kernel needs.
+fn arguments_match(target: &metrale_kernels::Target, plan: &Plan) {
+    use metrale_core::{Arg, ArgDecl};
+    for group in &plan.groups {
+        for (_, id) in &group.points {
+            let point = target.point(id.as_str()).unwrap();
+            assert_eq!(point.args.len(), group.args.len(), "{id}");
+            for (decl, arg) in point.args.iter().zip(&group.args) {
+                let same = match (decl, arg) {
+                    (ArgDecl::Buf { access: a, .. }, Arg::Buf { access: b, .. }) => a == b,
+                    (ArgDecl::U32(_), Arg::U32(_))
+                    | (ArgDecl::F32(_), Arg::F32(_))
+                    | (ArgDecl::Step, Arg::Step) => true,
+                    _ => false,
+                };
+                assert!(same, "{id}: {decl:?} and {arg:?}");
             }
+            let limits = Limits(&group.args);
+            for (index, need) in point.needs {
+                let Arg::Buf { span, .. } = group.args[*index] else {
+                    panic!("{id}: needs of what is no buffer")
+                };
+                let (span, need) = (plan.memory.span(span), need.eval(&limits).unwrap());
+                assert!(
+                    span.bytes >= need,
+                    "{id}: {} has {} of {need} bytes",
+                    span.name,
+                    span.bytes
+                );
+            }
+        }
+    }
+}
+
+/// A launch's own numbers, and the limits of plans.
+struct Limits<'a>(&'a [metrale_core::Arg]);
+
+impl Values for Limits<'_> {
+    fn arg(&self, index: u8) -> u32 {
+        match self.0[usize::from(index)] {
+            metrale_core::Arg::U32(v) => v,
+            _ => panic!("argument {index} is no u32"),
+        }
+    }
+
+    fn var(&self, var: Var) -> u32 {
+        match var {
+            Var::Rows => LIMITS.rows,
+            Var::LogitsRows => LIMITS.logits_rows,
+            Var::UnitRows(arg) if self.arg(arg) == 0 => LIMITS.rows,
+            Var::UnitRows(_) => LIMITS.logits_rows,
+            Var::Slots => LIMITS.slots,
+            Var::Processors => 132,
         }
     }
 }

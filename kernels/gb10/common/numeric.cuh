@@ -55,6 +55,10 @@ __device__ inline float tanh_f32(float x) {
     return copysignf(1.0f - 2.0f / (exp_f32(2.0f * a) + 1.0f), x);
 }
 
+// host-kernels' sigmoid and silu.
+__device__ inline float sigmoid_f32(float x) { return 1.0f / (1.0f + exp_f32(0.0f - x)); }
+__device__ inline float silu_f32(float x) { return x / (1.0f + exp_f32(0.0f - x)); }
+
 // The tree of lanes8, ((l0+l4)+(l2+l6)) + ((l1+l5)+(l3+l7)), over eight neighbouring threads of a warp; each gets the sum.
 // A sum of two f32 does not depend on their order, so three exchanges give exactly that tree. All 32 threads must call.
 __device__ inline float fold_lanes8(float lane) {

@@ -25,3 +25,8 @@ PACK(pack_bits32, u32, u32)
 PACK(pack_bits16, unsigned short, unsigned short)
 PACK(pack_bf16_vec, bf16, float)
 PACK(pack_f16_vec, f16, float)
+
+// Blocks of 32 values, 17 bytes each.
+extern "C" __global__ void pack_mxfp4(const unsigned char* src, unsigned char* dst, u32 rows, u32 cols, u32 dst_row, u32 total) {
+    pack(src, dst, rows, cols / 32 * 17, dst_row);
+}

@@ -13,6 +13,7 @@ struct Step {
     const u32* w;
     __device__ u32 rows() const { return w[0]; }
     __device__ u32 logits_rows() const { return w[1]; }
+    __device__ u32 items() const { return w[2]; }
     __device__ u32 deltas() const { return w[3]; }
     // Rows of a launch that runs over rows (unit 0) or logits rows (unit 1).
     __device__ u32 unit_rows(u32 unit) const { return unit == 0 ? rows() : logits_rows(); }
@@ -20,6 +21,8 @@ struct Step {
     __device__ const u32* ids() const { return w + w[8]; }
     __device__ const u32* positions() const { return w + w[9]; }
     __device__ const u32* slots() const { return w + w[10]; }
+    // The runs of rows, one a sequence: slot, first row, rows, first position.
+    __device__ const u32* item(u32 index) const { return w + w[11] + 4 * index; }
     __device__ const u32* logits_row() const { return w + w[12]; }
     // Pairs: entry of the block tables, block.
     __device__ const u32* table_deltas() const { return w + w[13]; }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Plans that cannot be: each error names what is missing and what to do.
 
-use metrale_circuit::{PlanError, PlanRequest};
+use metrale_circuit::{CircuitLibrary, PlanError, PlanRequest};
 use metrale_core::{Elem, StepLimits};
 
 use crate::common::{KV_Q8_0, TINY_LLAMA, flat, hf, library, request};
@@ -51,6 +51,18 @@ fn the_first_missing_point_is_named_with_what_there_is() {
     assert!(e.to_string().contains("k = q8_0"), "{e}");
 }
 
+/// The built-in tree, but that the NVIDIA classes have no `conv1d`.
+fn without_conv1d() -> CircuitLibrary {
+    let path = "gb10/KERNEL_FAMILIES.toml";
+    let files: Vec<(&str, &str)> = metrale_kernel_tree::files().collect();
+    let (_, text) = files.iter().find(|(p, _)| *p == path).unwrap();
+    let points = text.split("[[point]]").filter(|p| !p.contains("\"conv1d/"));
+    let changed = points.collect::<Vec<_>>().join("[[point]]");
+    assert_ne!(changed, *text);
+    let others = files.into_iter().filter(|(p, _)| *p != path);
+    CircuitLibrary::new(others.chain([(path, changed.as_str())])).unwrap()
+}
+
 /// Where a class lacks an op, no other format helps: the error says which op of which model, and who has it.
 #[test]
 fn an_op_that_a_class_lacks_is_named_with_the_classes_that_have_it() {
@@ -60,7 +72,7 @@ fn an_op_that_a_class_lacks_is_named_with_the_classes_that_have_it() {
     let formats = instance.uniform_formats(Elem::BF16);
     let mut request = request(&formats);
     request.class = "hopper";
-    let e = library().plan(&instance, &request).unwrap_err();
+    let e = without_conv1d().plan(&instance, &request).unwrap_err();
     let want = PlanError::NoKernel {
         class: "hopper".into(),
         op: "L0.conv1d.convolved".into(),

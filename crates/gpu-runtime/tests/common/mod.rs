@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs one point on given buffers and gives all buffers back.
+//! Runs one point on given buffers and gives all buffers back. With `TEST_DEVICE=cuda` in the environment: on CUDA device 0.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use metrale_core::rng::philox4x32_10;
 use metrale_core::{
     Access, ArenaKind, Arg, Elem, Extent, MemoryPlan, PointId, RowRange, SampleRow, Span, SpanId,
     StepBlock, StepLayout, StepLimits, Unit,
 };
-use metrale_gpu_runtime::{Checked, GpuBackend, HostBackend, HostOptions, Isa, Loc};
+use metrale_gpu_runtime::{
+    Checked, CudaBackend, CudaOptions, GpuBackend, HostBackend, HostOptions, Isa, Loc,
+};
 
 /// An argument of a call.
 #[derive(Clone)]
@@ -81,6 +83,17 @@ pub fn raw(access: Access, elem: Elem, unit: Unit, elems: usize, bytes: Vec<u8>)
     }
 }
 
+/// Bytes of a span that holds `bytes`: a GPU binds for the largest step, and takes no less.
+fn room(bytes: usize, elem: Elem, unit: Unit, elems: u64) -> u64 {
+    let units = match unit {
+        Unit::Row => LIMITS.rows,
+        Unit::LogitsRow => LIMITS.logits_rows,
+        _ => 0,
+    };
+    let largest = elem.bytes_for(elems * u64::from(units)).unwrap();
+    (bytes as u64).max(if on_gpu() { largest } else { 0 })
+}
+
 /// Runs `point` once; the bytes of every buffer argument afterwards, in order.
 pub fn call(backend: &dyn GpuBackend, point: &str, args: &[A], step: &StepBlock) -> Vec<Vec<u8>> {
     let mut plan = MemoryPlan::default();
@@ -97,11 +110,12 @@ pub fn call(backend: &dyn GpuBackend, point: &str, args: &[A], step: &StepBlock)
                 bytes,
             } => {
                 let span = SpanId(plan.spans.len() as u32);
+                let size = room(bytes.len(), *elem, *unit, *elems);
                 plan.spans.push(Span {
                     name: format!("s{}", span.0),
                     arena: *arena,
                     offset,
-                    bytes: bytes.len() as u64,
+                    bytes: size,
                     elem: *elem,
                     extent: Extent {
                         unit: *unit,
@@ -109,7 +123,7 @@ pub fn call(backend: &dyn GpuBackend, point: &str, args: &[A], step: &StepBlock)
                     },
                     live: None,
                 });
-                offset += (bytes.len() as u64).next_multiple_of(MemoryPlan::ALIGN);
+                offset += size.next_multiple_of(MemoryPlan::ALIGN);
                 Arg::Buf {
                     span,
                     access: *access,
@@ -168,8 +182,52 @@ pub fn backends() -> Vec<Checked<HostBackend>> {
     out
 }
 
+/// Whether the tests run on a GPU: the same binaries, carried to a machine that has one.
+pub fn on_gpu() -> bool {
+    std::env::var_os("TEST_DEVICE").is_some_and(|v| v == "cuda")
+}
+
+fn device() -> &'static Checked<CudaBackend> {
+    static DEVICE: OnceLock<Checked<CudaBackend>> = OnceLock::new();
+    DEVICE.get_or_init(|| Checked::new(CudaBackend::open(&CudaOptions::default()).unwrap()))
+}
+
+/// Points whose bits a GPU shares with no host: packed weights have a layout of the class, attention another spec, and softplus
+/// another logarithm.
+const OWN_BITS: [&str; 8] = [
+    "pack/",
+    "linear/",
+    "expert_linear/",
+    "attention/",
+    "attention_ext/",
+    "latent_attention/",
+    "gated_delta/",
+    "ssm_scan/",
+];
+
+/// Runs the point on the device; holds that the host gives the same bytes, where it must. Tells of it, so that a log shows what
+/// has run.
+#[allow(clippy::print_stdout)]
+fn call_device(point: &str, args: &[A], step: &StepBlock) -> Vec<Vec<u8>> {
+    let got = call(device(), point, args, step);
+    let own = OWN_BITS.iter().any(|p| point.starts_with(p));
+    if !own {
+        let host = Checked::new(HostBackend::new(&HostOptions::default()).unwrap());
+        let same = got == call(&host, point, args, step);
+        assert!(same, "{point}: the device's bits are not the host's");
+    }
+    println!(
+        "{point}: run, {}",
+        if own { "own bits" } else { "the host's bits" }
+    );
+    got
+}
+
 /// Runs the point on every backend, holds that all bytes are equal, and gives them.
 pub fn call_all(point: &str, args: &[A], step: &StepBlock) -> Vec<Vec<u8>> {
+    if on_gpu() {
+        return call_device(point, args, step);
+    }
     let mut first: Option<Vec<Vec<u8>>> = None;
     for backend in backends() {
         let got = call(&backend, point, args, step);

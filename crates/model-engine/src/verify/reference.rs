@@ -24,6 +24,12 @@ pub struct Reference {
     /// Largest difference that rounding the inputs of all linear layers makes, each token as the checkpoint's fp8 scheme says,
     /// where the script recorded it.
     pub f8_diff: Option<f32>,
+    /// Largest difference that roundings to bf16 make, before and after all linear layers, where the script recorded it: for
+    /// models that amplify them.
+    pub bf16_diff: Option<f32>,
+    /// Greedy steps before the first in which such roundings come near to another choice of experts, where the script recorded
+    /// it. (Rows of the prompt do not: the script chooses it so.)
+    pub greedy_clear: Option<u32>,
 }
 
 /// A reference file that cannot be used.
@@ -86,6 +92,11 @@ impl Reference {
             greedy_gap,
             f64_diff: recorded("logits_f64_diff"),
             f8_diff: recorded("logits_f8_diff"),
+            bf16_diff: recorded("logits_bf16_diff"),
+            greedy_clear: file
+                .ids("greedy_clear")
+                .ok()
+                .and_then(|n| n.first().copied()),
         })
     }
 
