@@ -194,6 +194,13 @@ struct Kernel {
     u32 z = 0, stages = 1; // z 0: the formula
 };
 
+// PROCESSORS=3: as if the device had three, for many tiles a block.
+inline u32 processors() {
+    static int n = getenv("PROCESSORS") ? atoi(getenv("PROCESSORS")) : 0;
+    if (n == 0) CHECK(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0));
+    return n;
+}
+
 inline u32 tiles(u32 n, u32 m) { return (n + m - 1) / m; }
 
 inline void call_attention(const World& w, Kernel kernel, const float* qkv, const void* k, const void* v, const u32* tables,
@@ -202,7 +209,7 @@ inline void call_attention(const World& w, Kernel kernel, const float* qkv, cons
     u32 y = w.kv_heads * tiles(group, 16), z = kernel.z ? kernel.z : tiles(w.dim == 256 ? 264 : 512, bucket * w.kv_heads);
     u32 stages = w.dim == 256 ? 1 : kernel.stages;
     Where where{dim3(bucket, y, z), 160, stages * (w.kind.f8 ? 256 * (w.dim + 4) : 512 * w.dim)};
-    if (kernel.tile) where = {dim3(w.kv_heads, bucket / std::max(1u, 128 / group) + slots), 384, TILE_SHARED(w.dim)};
+    if (kernel.tile) where = {dim3(std::min(processors(), w.kv_heads * (bucket / std::max(1u, 128 / group) + slots))), 384, TILE_SHARED(w.dim)};
     const void* f = attention_of(kernel.tile, w.kind.ext(), w.dim, w.kind.f8);
     if (w.kind.ext()) {
         launch(f, where, qkv, k, v, tables, (const float*)w.sinks, a, w.heads, w.kv_heads, w.dim, blocks_per_slot, w.kind.window,
