@@ -73,19 +73,23 @@ struct Finder {
     Shared& s;
     u32 barriers, turn, per_tile, kv_heads, blocks_per_slot;
     Step step;
-    __device__ void next(u32 j) {
+    // Tile `j` of the block; false where there is none.
+    __device__ bool next(u32 j) {
         Tile& t = s.tiles[j % RING];
         barrier_wait(barriers + EMPTY_TILE + 8 * (j % RING), (j / RING & 1) ^ 1);
+        bool any;
         for (;;) {
             u32 n = turn * gridDim.x + (turn % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
             ++turn;
             if (threadIdx.x % 32 == 0) t.kv_head = n % kv_heads;
             find_tile(step, n / kv_heads, per_tile, t);
-            if (t.rows == 0 || t.position + t.rows <= blocks_per_slot * KV_BLOCK) break;
+            any = t.rows > 0;
+            if (!any || t.position + t.rows <= blocks_per_slot * KV_BLOCK) break;
             if (threadIdx.x % 32 == 0) report(step, FAULT_POSITION, t.slot, t.position + t.rows - 1, blocks_per_slot);
             __syncwarp();
         }
         warp_arrive(barriers + FULL_TILE + 8 * (j % RING));
+        return any;
     }
     // The queries of a tile, to L2.
     __device__ void ask(const Tile& t, const float* qkv, u32 heads, u32 dim) const {
@@ -229,6 +233,10 @@ __device__ inline void produce_f8(Finder finder, unsigned char* memory, float* s
         const u32* table = tables + (u64)t.slot * finder.blocks_per_slot + span.first_step * STEP_BLOCKS;
         u32 kv_head = t.kv_head;
         Widening<DIM> w(k, v, table, kv_heads, kv_head, span.skip, span.live);
+        if (thread < 32) {
+            finder.next(j + 1);
+            finder.ask(finder.s.tiles[(j + 1) % RING], qkv, heads, DIM);
+        }
         uint4 raw[2][4];
         w.load(raw[0], 0, true, 0);
         for (u32 i = 0; i < span.steps; ++i, ++g) {
@@ -261,10 +269,6 @@ __device__ inline void produce_f8(Finder finder, unsigned char* memory, float* s
                     async_fence();
                     warp_arrive(barriers + (keys ? FULL_K : FULL_V) + 8 * at);
                 }
-            }
-            if (i == min(1, span.steps - 1) && thread < 32) {
-                finder.next(j + 1);
-                finder.ask(finder.s.tiles[(j + 1) % RING], qkv, heads, DIM);
             }
         }
         warp_arrive(barriers + EMPTY_TILE + 8 * (j % RING));
@@ -624,11 +628,12 @@ __device__ inline void attention(const float* qkv, const T* k, const T* v, const
     }
     __syncthreads();
     Finder finder{s, barriers, 0, PAIRS / (heads / kv_heads), kv_heads, blocks_per_slot, step};
-    if (threadIdx.x / 32 == (F8 ? 8 : 9)) finder.next(0);
+    bool any = false;
+    if (threadIdx.x / 32 == (F8 ? 8 : 9)) any = finder.next(0);
     pdl_wait();
     if (threadIdx.x >= 256) {
         if constexpr (F8) {
-            leave_registers<72>();
+            leave_registers<88>();
             produce_f8<DIM, EXT>(finder, memory, scales, qkv, k, v, tables, heads, ext);
         } else {
             leave_registers<24>();
@@ -639,14 +644,14 @@ __device__ inline void attention(const float* qkv, const T* k, const T* v, const
                 produce<DIM, EXT>(s, barriers, base + STAGES * STEP_BYTES<DIM>, barriers + FULL_V, barriers + EMPTY_V, v, tables,
                                   kv_heads, blocks_per_slot, ext);
             } else if (threadIdx.x < 320) {
-                for (u32 j = 1; s.tiles[(j - 1) % RING].rows > 0; ++j) {
-                    finder.next(j);
+                for (u32 j = 1; any; ++j) {
+                    any = finder.next(j);
                     finder.ask(s.tiles[j % RING], qkv, heads, DIM);
                 }
             }
         }
     } else {
-        take_registers<F8 ? 216 : 240>();
+        take_registers<F8 ? 208 : 240>();
         consume<DIM, EXT, F8>(s, memory, scales, barriers, qkv, a, heads, kv_heads, EXT ? exponent_of(ext, scale) : scale * LOG2_E_F32, ext);
     }
 }
