@@ -78,7 +78,8 @@ const ANSWER: u32 = 24;
 /// Tokens of the smallest vocabulary among them.
 const VOCAB: u32 = 128;
 
-/// The fixtures that the device serves, and the dummy.
+/// The fixtures that the device serves, and the dummy: for rows, chunks, cache hits and restarts. (Its loads are long: elsewhere the
+/// fixtures have to do.)
 fn models() -> Vec<&'static str> {
     let mut names = served(FIXTURES);
     names.push(DUMMY);
@@ -280,7 +281,7 @@ fn chunk_sizes_leave_no_trace() {
 
 #[test]
 fn threads_instruction_sets_and_fusion_leave_no_trace() {
-    for name in models() {
+    for name in served(FIXTURES) {
         let want = alone(name, &case()).unwrap();
         for (what, change) in [
             ("one thread", (|s| s.threads = 1) as fn(&mut Setup)),
@@ -385,7 +386,7 @@ fn a_prefix_hit_on_an_earlier_answer_leaves_no_trace() {
 /// and after preemption. (Elsewhere the same runs again without hashes.)
 #[test]
 fn steps_ahead_of_their_tokens_leave_no_trace() {
-    for name in models() {
+    for name in served(FIXTURES) {
         let tokens = |answer: Answer| answer.into_iter().map(|(t, _)| t).collect::<Vec<_>>();
         let want = tokens(alone(name, &case()).unwrap());
         for (chunk, blocks) in [(64, 256), (7, 256), (64, 12)] {
@@ -434,7 +435,7 @@ fn drafts_leave_no_trace() {
         ))
     };
     let mut accepted = 0;
-    for name in models() {
+    for name in served(FIXTURES) {
         for greedy in [true, false] {
             let asked = |id| match greedy {
                 true => Ok(other(id, PROMPT, ANSWER)),
@@ -476,7 +477,7 @@ fn drafts_leave_no_trace() {
 
 #[test]
 fn recompute_after_preemption_leaves_no_trace() {
-    for name in models() {
+    for name in served(FIXTURES) {
         let want = alone(name, &case()).unwrap();
         // 12 blocks hold two such sequences at their full length (5 blocks each), not three.
         let mut engine = Running::start(name, &sized(64, 12)).unwrap();
