@@ -143,7 +143,58 @@ impl TokenConstraint for BadWords {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
     use super::*;
+    use crate::text_face::SpecialToken;
+
+    /// A word behind a space is one token where it is ` cat`; else tokens are bytes.
+    struct Toy;
+
+    impl TextModel for Toy {
+        fn encode(&self, text: &str, _: Specials) -> Result<Vec<u32>, EncodeError> {
+            Ok(match text {
+                " cat" => vec![300],
+                _ => text.bytes().map(u32::from).collect(),
+            })
+        }
+
+        fn token_bytes(&self, _: u32) -> Option<Cow<'_, [u8]>> {
+            None
+        }
+
+        fn special_tokens(&self) -> &[SpecialToken] {
+            &[]
+        }
+
+        fn is_special(&self, _: u32) -> bool {
+            false
+        }
+
+        fn prompt_prefix(&self) -> &[u32] {
+            &[]
+        }
+
+        fn eos(&self) -> &[u32] {
+            &[]
+        }
+
+        fn vocab_size(&self) -> u32 {
+            301
+        }
+
+        fn longest_token(&self) -> usize {
+            4
+        }
+    }
+
+    #[test]
+    fn a_word_is_spelt_alone_and_behind_a_space_where_that_differs() {
+        let words = ["cat".to_owned(), "  cat".to_owned(), "ab".to_owned()];
+        let cat = [vec![300], vec![99, 97, 116]];
+        let want = [&cat[..], &cat, &[vec![97, 98]]].concat();
+        assert_eq!(spellings(&Toy, &words), Ok(want));
+    }
 
     fn bad(words: &[&[u32]]) -> Box<dyn TokenConstraint> {
         let words = words.iter().map(|w| w.to_vec()).collect();
