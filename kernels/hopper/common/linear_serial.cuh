@@ -35,17 +35,20 @@ struct Serial {
     static constexpr u32 BYTES = HELD + (Scales::ROWS ? GROUPS * 2 * N * 4 : 0);
 };
 
-// The tiles in the order in which clusters take them: bands of eight token tiles, in a band token tiles run fastest, so that the
-// tiles in flight form a block of weights and tokens that the L2 cache holds.
+// The tiles in the order in which clusters take them: bands of token tiles, in a band token tiles run fastest, so that the tiles in
+// flight form a block of weights and tokens that the L2 cache holds. Every band reads all weights again: it takes eight token
+// tiles, of e4m3 as many as BAND_BYTES if those are more.
+constexpr u32 BAND_BYTES = 14000000;
+
 struct Raster {
-    u32 pairs, token_tiles;
+    u32 pairs, token_tiles, band;
 
     __device__ u32 count() const { return pairs * token_tiles; }
     __device__ void tile(u32 index, u32* pair, u32* token_tile) const {
-        u32 band = index / (8 * pairs), in_band = index - band * 8 * pairs;
-        u32 width = min(8u, token_tiles - band * 8);
+        u32 at = index / (band * pairs), in_band = index - at * band * pairs;
+        u32 width = min(band, token_tiles - at * band);
         *pair = in_band / width;
-        *token_tile = band * 8 + in_band % width;
+        *token_tile = at * band + in_band % width;
     }
 };
 
@@ -155,7 +158,8 @@ __device__ void linear_serial(const TensorMap* map, const u8* w, u32 blocks, u32
     u32 base = shared_address(shared), full = base + Sizes::BARRIERS, empty = full + STAGES * 8;
     u32 rank = cluster_rank(), warp = threadIdx.x / 32;
     u32 halves = tile_rows(n) / 64, segments = FOLD ? linear_segments(blocks, n) : 1; // halves of packed tiles
-    Raster raster{(halves + 2 * GROUPS - 1) / (2 * GROUPS), (rows + N - 1) / N};
+    u32 band = Format::PROMOTE ? max(8u, BAND_BYTES / (N * blocks * BLOCK_BYTES)) : 8;
+    Raster raster{(halves + 2 * GROUPS - 1) / (2 * GROUPS), (rows + N - 1) / N, band};
 
     dependents_may_launch();
     bool one = FOLD || linear_segments(blocks, n) == 1;
