@@ -330,7 +330,7 @@ fn a_mask_that_allows_no_token_of_the_vocabulary_fails_its_request_alone() {
             let Some(fault) = &got[&id].1 else {
                 panic!("{name} {id} does not fail: {:?}", got[&id]);
             };
-            assert_eq!(fault.kind, FaultKind::NonFinite);
+            assert_eq!(fault.kind, FaultKind::NoToken);
             assert!(fault.what.contains("masked"), "{fault}");
             assert_eq!(got[&8], want.0[&8], "{name} {id}");
             assert_eq!(stats.restarts, 0);

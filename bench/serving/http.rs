@@ -79,6 +79,10 @@ impl Engine for Scripted {
         Ok(EventStream::new(receiver, move || handle.cancel(id)))
     }
 
+    fn shut_down(&self) {
+        self.0.shutdown();
+    }
+
     fn state(&self) -> EngineState {
         EngineState::Ready
     }

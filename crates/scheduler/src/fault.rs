@@ -17,13 +17,15 @@ pub enum Scope {
 /// What kind of fault, for whoever maps it to a status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FaultKind {
-    /// The logits of a row hold a NaN or an infinity, or no token is left to draw.
+    /// The logits of a row hold a NaN or an infinity.
     NonFinite,
+    /// What the request itself bans or allows leaves no token to draw.
+    NoToken,
     /// The request's own deadline passed.
     Deadline,
     /// The engine was told to stop before the request was done.
     Shutdown,
-    /// The request's own constraint gave an error, panicked, or allowed no token.
+    /// The request's own constraint gave an error or panicked.
     Constraint,
     /// The device, or whoever drives it, failed.
     Device,

@@ -219,7 +219,7 @@ impl History {
                 End::Finished(FinishReason::Cancelled, ..) => assert!(self.cancelled.contains(id)),
                 End::Finished(..) => {}
                 End::Failed(fault) => match fault.kind {
-                    FaultKind::NonFinite => {
+                    FaultKind::NonFinite | FaultKind::NoToken => {
                         assert!(spoilt.contains(id), "{id} fails for another's row")
                     }
                     FaultKind::Deadline => assert!(log.request.deadline.is_some()),

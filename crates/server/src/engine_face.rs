@@ -46,6 +46,10 @@ pub trait Engine: Send + Sync {
 
     /// Its counters now.
     fn stats(&self) -> EngineStats;
+
+    /// Fails what it has, with a fault of kind [`Shutdown`](metrale_scheduler::FaultKind::Shutdown), and takes no more. It does
+    /// not wait for that.
+    fn shut_down(&self);
 }
 
 /// Events of one answer, in order; the last is `Finished` or `Failed`. Dropped before that, it cancels the request.

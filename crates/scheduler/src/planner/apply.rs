@@ -150,12 +150,8 @@ impl<S: Clone> Planner<S> {
         if seq.cancelled {
             return None; // The next plan reaps it.
         }
-        if let Some(what) = broken(got, asked.position) {
-            return Some(Event::Failed(Fault::new(
-                Scope::Row,
-                FaultKind::NonFinite,
-                what,
-            )));
+        if let Some(fault) = broken(got, asked.position) {
+            return Some(Event::Failed(fault));
         }
         let (token, logprob) = (got.token, got.logprob);
         let top = || outcome.top_of(got).to_vec();
@@ -230,15 +226,15 @@ impl<S: Clone> Planner<S> {
 }
 
 /// Why a row cannot be used.
-fn broken(row: &RowOutcome, position: u32) -> Option<String> {
-    let why = match row.status {
+fn broken(row: &RowOutcome, position: u32) -> Option<Fault> {
+    let (kind, why) = match row.status {
         RowStatus::Ok => return None,
-        RowStatus::NonFinite => "the logits hold a NaN or an infinity",
-        RowStatus::Empty => {
-            "every token is banned (logit_bias, min_tokens) or masked, none is left to draw"
-        }
+        RowStatus::NonFinite => (FaultKind::NonFinite, "the logits hold a NaN or an infinity"),
+        RowStatus::Empty => (
+            FaultKind::NoToken,
+            "every token is banned (logit_bias, min_tokens) or masked, none is left to draw",
+        ),
     };
-    Some(format!(
-        "no token can be drawn at position {position}: {why}"
-    ))
+    let what = format!("no token can be drawn at position {position}: {why}");
+    Some(Fault::new(Scope::Row, kind, what))
 }

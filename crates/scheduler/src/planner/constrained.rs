@@ -52,7 +52,8 @@ impl Constrained {
         }
         let mask = guarded("made a mask", || self.state.mask())?;
         if mask.is_empty() {
-            return Err(failed("its constraint allows no token here".to_owned()));
+            let what = "its constraint allows no token here";
+            return Err(Fault::new(Scope::Request, FaultKind::NoToken, what));
         }
         self.mask = Some(mask);
         Ok(())

@@ -141,6 +141,9 @@ pub enum ApiError {
     /// The messages do not fit the chat template.
     #[error("{0}")]
     Template(String),
+    /// What the request bans and allows leaves it no token.
+    #[error("the request's own fields leave no token that could be drawn: {0}")]
+    NoToken(String),
 
     // The machine, for now.
     /// The queue is full.
@@ -244,6 +247,7 @@ impl ApiError {
             E::ModelNotFound { .. } => "model_not_found",
             E::ContextLength { .. } | E::PromptBytes { .. } => "context_length_exceeded",
             E::Template(_) => "chat_template_error",
+            E::NoToken(_) => "no_token_left",
             E::Busy { .. } => "rate_limit_exceeded",
             E::Loading => "model_loading",
             E::Draining => "shutting_down",

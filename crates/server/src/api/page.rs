@@ -149,6 +149,7 @@ fn examples() -> Vec<E> {
             answer: 0,
         },
         E::Template(text()),
+        E::NoToken(text()),
         E::ApiKey(false),
         E::Host(text()),
         E::Origin(text()),

@@ -61,6 +61,10 @@ impl engine_face::Engine for LiveEngine {
         Ok(EventStream::new(receiver, move || handle.cancel(id)))
     }
 
+    fn shut_down(&self) {
+        self.handle.shutdown();
+    }
+
     fn state(&self) -> EngineState {
         match self.handle.health() {
             Health::Serving => EngineState::Ready,

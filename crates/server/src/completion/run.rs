@@ -216,8 +216,10 @@ impl Running {
     }
 }
 
-fn from_fault(fault: Fault) -> ApiError {
+/// What a request's fault means to the caller.
+pub(crate) fn from_fault(fault: Fault) -> ApiError {
     match fault.kind {
+        FaultKind::NoToken => ApiError::NoToken(fault.what),
         FaultKind::Deadline => ApiError::Deadline(fault.what),
         FaultKind::Shutdown => ApiError::Draining,
         FaultKind::NonFinite | FaultKind::Constraint | FaultKind::Device => {

@@ -10,6 +10,7 @@ use super::generate::{Prepared, Wanted};
 use crate::api::error::{ApiError, Room};
 use crate::completion::choice::ChoiceOptions;
 use crate::completion::echo::Echo;
+use crate::completion::run::from_fault;
 use crate::engine_face::{Request, ServedModel};
 
 /// How an answer's tokens become text.
@@ -114,7 +115,7 @@ pub(super) fn refused(why: Refusal) -> ApiError {
         Refusal::TooManyBias { .. } => {
             ApiError::invalid("logit_bias", format!("is too large: {why}"))
         }
-        Refusal::Constraint(fault) => ApiError::Generation(fault.what),
+        Refusal::Constraint(fault) => from_fault(fault),
         Refusal::DuplicateId(_) => ApiError::Internal(why.to_string()),
     }
 }

@@ -2,7 +2,8 @@
 //! The accept loop, one task per connection, and the end.
 //!
 //! On the first signal the server drains: new generations are refused with 503 and a Retry-After, /ready says so, those
-//! in flight are finished, and then connections are closed. The second signal, or the drain limit, ends it at once.
+//! in flight are finished, and then connections are closed. Where the drain limit passes, those that still run are told so and
+//! fail. The second signal ends it at once.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -36,7 +37,7 @@ const DRAIN_GRACE: Duration = Duration::from_secs(5);
 const EVICT_GRACE: Duration = Duration::from_secs(1);
 /// Time in which the requests of the connections that were accepted last come in before the server leaves.
 const LAST_REQUESTS: Duration = Duration::from_millis(50);
-/// Time in which all connections may take the end of their answers then.
+/// Time in which all connections may take the end of their answers then, and the errors of those that were cut.
 const LEAVE_GRACE: Duration = Duration::from_millis(500);
 
 type Signal = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -124,7 +125,15 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, signals: Signals) -> io
         };
         match timeout(limits.drain, finish).await {
             Ok(()) => Ended::Drained,
-            Err(_) => Ended::Cut,
+            Err(_) => {
+                // A device that hangs tells nobody.
+                if let Some(model) = app.slot.loaded() {
+                    model.engine.shut_down();
+                }
+                close.send_replace(true);
+                let _ = timeout(LEAVE_GRACE, connections.none()).await;
+                Ended::Cut
+            }
         }
     };
     tokio::select! {

@@ -72,12 +72,25 @@ fn a_drain_that_takes_too_long_is_cut() {
     let mut config = config();
     config.limits.drain = std::time::Duration::from_millis(100);
     let mut server = Server::new(config, Script::hold("be"));
-    let client = asks(server.addr);
-    server.engine.wait_requests(1);
+    let addr = server.addr;
+    let json = ("content-type", "application/json");
+    let ask = move |body: &'static str| {
+        std::thread::spawn(move || {
+            crate::support::send(addr, "POST", "/v1/completions", &[json], body.as_bytes())
+        })
+    };
+    let whole = ask(r#"{"prompt": "hi"}"#);
+    let stream = ask(r#"{"prompt": "hi", "stream": true}"#);
+    server.engine.wait_requests(2);
     server.signal_drain();
     assert_eq!(server.ended(), Ended::Cut);
-    server.engine.wait_cancelled(1);
-    client.join().expect("a client");
+    // Both are told.
+    let whole = whole.join().expect("a reply");
+    assert_eq!(whole.error(), (503, "shutting_down".into(), String::new()));
+    let stream = stream.join().expect("a reply");
+    assert_eq!(stream.status, 200);
+    assert!(stream.text().contains(r#""code":"shutting_down""#));
+    assert!(!stream.text().contains("[DONE]"));
 }
 
 #[test]

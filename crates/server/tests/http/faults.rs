@@ -14,6 +14,8 @@ fn with(script: Script) -> Server {
 fn survival_44_a_failed_row_fails_its_request() {
     let kinds = [
         (FaultKind::NonFinite, 500, "generation_failed"),
+        (FaultKind::NoToken, 400, "no_token_left"),
+        (FaultKind::Constraint, 500, "generation_failed"),
         (FaultKind::Device, 500, "generation_failed"),
         (FaultKind::Internal, 500, "internal_error"),
         (FaultKind::Deadline, 504, "deadline_exceeded"),

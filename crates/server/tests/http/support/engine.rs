@@ -222,6 +222,15 @@ impl Engine for ScriptedEngine {
         }))
     }
 
+    fn shut_down(&self) {
+        let open = std::mem::take(&mut self.log.0.lock().expect("lock").open);
+        for sender in open {
+            let fault = Fault::new(Scope::Request, FaultKind::Shutdown, "shut down");
+            // A cancelled one has no receiver.
+            let _ = sender.send(Event::Failed(fault));
+        }
+    }
+
     fn state(&self) -> EngineState {
         self.state.lock().expect("lock").clone()
     }
