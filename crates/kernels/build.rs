@@ -60,6 +60,8 @@ fn run() -> Result<()> {
         ));
     }
     let only = ["HW", "MODEL", "QUANT"].map(|part| lever(&format!("METRALE_TARGET_{part}")));
+    let asked = ["METRALE_NVCC", "METRALE_CUDA_WHEELS", "CUDA_HOME"].map(variable);
+    let asked = asked.iter().chain(&only).any(Option::is_some);
     let search = toolchain::Search {
         nvcc: lever("METRALE_NVCC"),
         cuda_home: lever("CUDA_HOME").or_else(|| lever("CUDA_PATH")),
@@ -77,14 +79,34 @@ fn run() -> Result<()> {
     }
     let (status, compiled) = match mode.as_str() {
         "off" => ("left out: METRALE_KERNELS=off".to_owned(), Vec::new()),
+        _ if targets.is_empty() => ("left out: METRALE_TARGET_HW=cpu".to_owned(), Vec::new()),
         mode => match compile_all(&search, &targets, &out) {
             Ok((nvcc, compiled)) => (format!("compiled by nvcc {}", nvcc.release), compiled),
             Err(message) if mode == "require" => return Err(message),
-            Err(message) => (format!("left out: {message}"), Vec::new()),
+            Err(message) => {
+                if asked || toolchain::on_path() || gpu_here() {
+                    println!("cargo::warning={}", left_out(&message));
+                }
+                (format!("left out: {message}"), Vec::new())
+            }
         },
     };
     let text = emit::registry(&status, &compiled, &families)?;
     std::fs::write(out.join("registry.rs"), text).map_err(|e| format!("registry.rs: {e}"))
+}
+
+/// Whether this machine has an NVIDIA GPU: only then, or where a lever or a compiler says so, are kernels missed.
+fn gpu_here() -> bool {
+    ["/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/dxg"]
+        .iter()
+        .any(|device| Path::new(device).exists())
+}
+
+fn left_out(message: &str) -> String {
+    let message = message.replace('\n', " | ");
+    format!(
+        "no GPU kernels in this build: {message} (METRALE_KERNELS=off: none are wanted; require: an error)"
+    )
 }
 
 fn variable(name: &str) -> Option<String> {
@@ -97,6 +119,7 @@ fn targets(tree: &Tree, only: &[Option<String>; 3]) -> Result<Vec<Resolved>> {
     let text = |e: metrale_closure::ClosureError| e.to_string();
     let mut targets = Vec::new();
     let mut classes = Vec::new();
+    let (mut leaves, mut leaf_taken) = (Vec::new(), false);
     for class in tree.classes().map_err(text)? {
         let target = build_target::resolve_compute_target(&class.target).ok_or_else(|| {
             format!(
@@ -117,11 +140,11 @@ fn targets(tree: &Tree, only: &[Option<String>; 3]) -> Result<Vec<Resolved>> {
         targets.push(tree.resolve(&class.name, None).map_err(text)?);
         for (model, quant) in tree.leaves(&class.name).map_err(text)? {
             if fits(1, &model) && fits(2, &quant) {
-                targets.push(
-                    tree.resolve(&class.name, Some((&model, &quant)))
-                        .map_err(text)?,
-                );
+                let leaf = tree.resolve(&class.name, Some((&model, &quant)));
+                targets.push(leaf.map_err(text)?);
+                leaf_taken = true;
             }
+            leaves.push(format!("{}/{model}/{quant}", class.name));
         }
     }
     if let Some(hw) = &only[0]
@@ -129,8 +152,17 @@ fn targets(tree: &Tree, only: &[Option<String>; 3]) -> Result<Vec<Resolved>> {
         && hw != "cpu"
     {
         return Err(format!(
-            "METRALE_TARGET_HW is {hw:?}; the kernel tree compiles {}",
+            "METRALE_TARGET_HW is {hw:?}; the kernel tree compiles {} (cpu needs no compiler)",
             classes.join(", ")
+        ));
+    }
+    if (only[1].is_some() || only[2].is_some()) && !leaf_taken {
+        let has = match leaves.is_empty() {
+            true => "it has none".to_owned(),
+            false => format!("it has {}", leaves.join(", ")),
+        };
+        return Err(format!(
+            "METRALE_TARGET_MODEL and METRALE_TARGET_QUANT name no leaf of the kernel tree; {has}"
         ));
     }
     Ok(targets)

@@ -35,11 +35,8 @@ pub(crate) fn find(search: &Search) -> Result<Nvcc> {
     if let Some(home) = &search.cuda_home {
         return probe(&Path::new(home).join("bin/nvcc")).map_err(|e| format!("CUDA_HOME: {e}"));
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = std::env::split_paths(&path).map(|folder| folder.join("nvcc"));
-    let usual = PathBuf::from("/usr/local/cuda/bin/nvcc");
     let mut refused = None;
-    for candidate in on_path.chain([usual]).filter(|c| c.is_file()) {
+    for candidate in candidates() {
         match probe(&candidate) {
             Ok(nvcc) => return Ok(nvcc),
             Err(e) => refused = Some(e),
@@ -51,6 +48,18 @@ pub(crate) fn find(search: &Search) -> Result<Nvcc> {
     Err(refused.unwrap_or_else(|| {
         "no nvcc on PATH; set METRALE_NVCC or CUDA_HOME, or METRALE_CUDA_WHEELS=1 to fetch it through pip".into()
     }))
+}
+
+/// Whether a file named nvcc lies on PATH or in the usual folder, whatever it is good for.
+pub(crate) fn on_path() -> bool {
+    !candidates().is_empty()
+}
+
+fn candidates() -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path = std::env::split_paths(&path).map(|folder| folder.join("nvcc"));
+    let usual = PathBuf::from("/usr/local/cuda/bin/nvcc");
+    on_path.chain([usual]).filter(|c| c.is_file()).collect()
 }
 
 /// nvcc finds its headers from its own folder, so that a link elsewhere does not work: it is called by its real path.
