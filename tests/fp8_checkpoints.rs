@@ -452,6 +452,27 @@ fn logits_stay_as_near_to_those_of_class_cpu_as_roundings_to_e4m3() {
 }
 
 #[test]
+fn routers_gates_of_one_row_and_experts_are_not_quantized() {
+    for (name, rounded) in [
+        ("qwen3-moe", &["k_proj", "o_proj", "q_proj", "v_proj"][..]),
+        ("gpt-oss", &["k_proj", "o_proj", "q_proj", "v_proj"]),
+    ] {
+        let mut prepared = prepared(&fixture(name)).unwrap();
+        prepared.quantize_fp8().unwrap();
+        let mut names: Vec<&str> = prepared.stored.keys().map(|k| &*k.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names, rounded, "{name}");
+        loaded(&prepared).unwrap();
+    }
+    let mut prepared = prepared(&fixture("qwen3-next")).unwrap();
+    prepared.quantize_fp8().unwrap();
+    let is = |name: &str| prepared.stored.keys().any(|k| k.name == name);
+    assert!(is("shared_up") && is("shared_down") && is("o_proj"));
+    assert!(!is("shared_switch") && !is("router"));
+}
+
+#[test]
 fn what_is_quantized_is_not_quantized_again() {
     for name in [CHANNEL, "llama-gguf-q8_0"] {
         let error = prepared(&fixture(name))

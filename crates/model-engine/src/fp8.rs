@@ -70,7 +70,8 @@ pub(crate) fn formats(recipe: &Recipe, tensor: &str) -> &'static [Elem] {
     }
 }
 
-/// The weights that fp8 is for: matrices of `linear` but the head, and nothing else (an embedding is gathered from).
+/// The weights that fp8 is for: matrices of `linear` but the head, and nothing else (an embedding is gathered from). Routers
+/// stay too, and gates of one row: a rounding there chooses other experts, and they have few bytes.
 pub(crate) fn linears(instance: &Instance) -> BTreeSet<WeightKey> {
     let weights = instance.weights();
     let read = |op: &'static str| {
@@ -85,9 +86,24 @@ pub(crate) fn linears(instance: &Instance) -> BTreeSet<WeightKey> {
         })
     };
     let embeds: BTreeSet<WeightKey> = read("embed").collect();
-    let two = |key: &WeightKey| weights.iter().any(|w| w.key == *key && w.shape.len() == 2);
+    let matrices = weights
+        .iter()
+        .filter(|w| matches!(w.shape[..], [rows, _] if rows > 1));
+    let matrices: BTreeSet<&WeightKey> = matrices.map(|w| &w.key).collect();
+    let ops = instance.ops().iter();
+    let chosen: Vec<_> = ops
+        .filter(|o| o.op == "router")
+        .filter_map(|o| o.edge("logits"))
+        .collect();
+    let ops = instance.ops().iter();
+    let routers: BTreeSet<&WeightKey> = ops
+        .filter(|o| o.op == "linear" && o.edge("y").is_some_and(|y| chosen.contains(&y)))
+        .flat_map(|o| &o.weights)
+        .flat_map(|(_, ids)| ids.iter().map(|id| &weights[*id as usize].key))
+        .collect();
     read("linear")
-        .filter(|key| two(key) && key.name != "lm_head" && !embeds.contains(key))
+        .filter(|key| matrices.contains(key) && !routers.contains(key))
+        .filter(|key| key.name != "lm_head" && !embeds.contains(key))
         .collect()
 }
 

@@ -250,7 +250,7 @@ impl Prepared {
         self.made
     }
 
-    /// Quantizes to fp8 while loading: the matrices of `linear`, a scale per output channel; head and embedding stay.
+    /// Quantizes to fp8 while loading: the matrices of `linear`, a scale per output channel; head, embedding and routers stay, and experts.
     ///
     /// # Errors
     /// [`PrepareError::Quantized`] if one of them is in a format other than f32, f16 and bf16.

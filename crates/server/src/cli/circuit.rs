@@ -96,15 +96,34 @@ fn planned(
     plan_on(library, &prepared, &options, shown).map_err(blamed)
 }
 
-/// The class to plan for and the device of the roofline. `--hardware` may name a device too, or begin one's name (`h200`).
+/// The class to plan for and the device of the roofline. Both flags may begin a device's name (`h200`).
 /// `None` is what stands for the class, if anything does.
 fn hardware(
     values: &Values<'_>,
     library: &CircuitLibrary,
     device: Option<&str>,
 ) -> Result<(String, Option<String>), Failure> {
-    let wanted = values.text("hardware").unwrap_or("cpu");
-    let stated = device.map(str::to_owned);
+    let begun = |text: &str| {
+        let is = |name: &str| {
+            let rest = name.strip_prefix(text);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+        };
+        let named = library.devices().iter().find(|(name, _)| *name == text);
+        named.or_else(|| library.devices().iter().find(|(name, _)| is(name)))
+    };
+    let stated = match device {
+        None => None,
+        Some(text) => Some(begun(text).ok_or_else(|| {
+            let known = names(library.devices().iter());
+            Failure::text(
+                Exit::Usage,
+                format!("--device {text}: kernels/DEVICES.toml has no such device; known: {known}"),
+            )
+        })?),
+    };
+    let of_device = stated.map(|(_, d)| d.class.as_str());
+    let wanted = values.text("hardware").or(of_device).unwrap_or("cpu");
+    let stated = stated.map(|(name, _)| name.clone());
     let devices = library.devices().iter();
     if library.classes().any(|c| c == wanted) {
         let mut of_class = devices.filter(|(_, d)| d.class == wanted);
@@ -114,13 +133,7 @@ fn hardware(
         };
         return Ok((wanted.to_owned(), stated.or(only)));
     }
-    let named = |name: &str| {
-        name == wanted
-            || name
-                .strip_prefix(wanted)
-                .is_some_and(|r| r.starts_with('-'))
-    };
-    if let Some((name, device)) = devices.into_iter().find(|(name, _)| named(name)) {
+    if let Some((name, device)) = begun(wanted) {
         return Ok((device.class.clone(), stated.or_else(|| Some(name.clone()))));
     }
     let known: Vec<&str> = library.classes().collect();

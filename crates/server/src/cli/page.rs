@@ -29,12 +29,16 @@ macro_rules! put {
 }
 
 fn command(out: &mut String, parent: &str, c: &Command) {
-    if !c.commands.is_empty() {
-        for sub in c.commands {
-            command(out, &format!("{parent} {}", c.name), sub);
-        }
-        return;
+    // A command with others under it may be one of its own (`met bench`), or no more than their name (`met circuit`).
+    if c.commands.is_empty() || !c.groups.is_empty() {
+        section(out, parent, c);
     }
+    for sub in c.commands {
+        command(out, &format!("{parent} {}", c.name), sub);
+    }
+}
+
+fn section(out: &mut String, parent: &str, c: &Command) {
     let mut usage = format!("{parent} {}", c.name);
     for a in c.arguments {
         let _ = if a.required {

@@ -14,7 +14,7 @@ pub(super) const DEVICE: Group = Group {
         "DEVICE",
         Kind::Device,
         "auto",
-        "What computes: cpu, cuda, or cuda:N (an NVIDIA GPU by the driver's number; cuda is cuda:0). auto takes the first GPU if the build has kernels for it and for the checkpoint (f32, bf16, f16, fp8), else the processor, and says why.",
+        "What computes: cpu, cuda, or cuda:N (an NVIDIA GPU by the driver's number; cuda is cuda:0). auto takes the first GPU if the build has kernels for it and for the checkpoint (f32, bf16, f16, fp8 without routed experts, and MXFP4 experts), else the processor, and says why.",
     )],
 };
 
@@ -24,7 +24,7 @@ pub(super) const QUANTIZATION: Flag = Flag::new(
     "SCHEME",
     Kind::Choice(&["fp8"]),
     "as the checkpoint is",
-    "fp8 rounds the matrices of a checkpoint in f32, f16 or bf16 to e4m3 while they are loaded, a scale per output channel; embedding and head stay. Half the bytes of bf16, and another numerics digest.",
+    "fp8 rounds the matrices of a checkpoint in f32, f16 or bf16 to e4m3 while they are loaded, a scale per output channel: half the bytes of bf16, and another numerics digest. Embedding, head, routers and routed experts stay as they are.",
 );
 
 /// Types of some layers' KV cache.
@@ -167,7 +167,7 @@ pub(super) const ENGINE: Group = Group {
             "HOW",
             Kind::Text,
             "off",
-            "ngram:K guesses up to K tokens (1 to 16) of each answer's next step from where its last tokens stood before, in rows that no other answer needs. Answers are the same, sooner where they repeat text. Without effect for requests with a penalty or a logit_bias and for recurrent models.",
+            "ngram:K guesses up to K tokens (1 to 16) of each answer's next step from where its last tokens stood before, in rows that no other answer needs. Answers are the same, sooner where they repeat text. Without effect for requests with a penalty, a logit_bias or a bad word of several tokens, and for recurrent models.",
         ),
         Flag::new(
             "step-timeout",

@@ -73,6 +73,13 @@ fn run(
         on.device.planned(prepared.plan(library, &options))
     });
     let (on, plan) = planned.or_exit(Exit::Checkpoint)?;
+    if let Some(why) = on.passed_over.as_ref().filter(|why| !why.nothing_there()) {
+        let what = "the processor computes, not the GPU; --device names one";
+        machine.console.note(&format!("{what}: {}", why.why()));
+    }
+    let device = on.backend.device();
+    let computes = format!("{} (class {}) computes", device.name, device.class);
+    machine.console.note(&computes);
     let plan = Arc::new(plan);
     let bound = stated.unwrap_or_else(|| derived(&prepared, &plan, reference, machine));
     let total = prepared.checkpoint.store.as_ref().map(|s| s.total_bytes());
