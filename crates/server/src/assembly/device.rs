@@ -3,6 +3,7 @@
 //! the processor then, and says why.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -128,7 +129,12 @@ impl DeviceError {
         let DeviceError::Cuda { source, .. } = self else {
             return false;
         };
-        matches!(source, NoKernels { .. } | NoDriver | NoDevice { .. })
+        match source {
+            // Without kernels nobody has asked the driver.
+            NoKernels { .. } => !Path::new("/proc/driver/nvidia/version").exists(),
+            NoDriver | NoDevice { .. } => true,
+            _ => false,
+        }
     }
 }
 

@@ -64,7 +64,7 @@ pub(super) fn all(machine: &Machine, probe: &dyn Probe, port: u16) -> Vec<Check>
         cores(probe),
         memory(probe),
         gpu(probe),
-        kernels(),
+        kernels(probe),
         folder(machine, probe),
         hub(machine),
         model,
@@ -136,6 +136,9 @@ fn cores(probe: &dyn Probe) -> Check {
     }
 }
 
+/// Where NVIDIA's driver says its version.
+const NVIDIA: &str = "/proc/driver/nvidia/version";
+
 fn memory(probe: &dyn Probe) -> Check {
     let Some(free) = probe.memory() else {
         return Check::other(
@@ -167,7 +170,7 @@ fn memory(probe: &dyn Probe) -> Check {
 }
 
 fn gpu(probe: &dyn Probe) -> Check {
-    let version = probe.read(Path::new("/proc/driver/nvidia/version"));
+    let version = probe.read(Path::new(NVIDIA));
     let line = version
         .as_deref()
         .and_then(|t| t.lines().next())
@@ -178,11 +181,22 @@ fn gpu(probe: &dyn Probe) -> Check {
     }
 }
 
-/// A build without GPU kernels is whole: it serves on the processor.
-fn kernels() -> Check {
+/// A build without GPU kernels is whole: it serves on the processor. Beside a GPU it is hardly what was wanted.
+fn kernels(probe: &dyn Probe) -> Check {
     match CudaBackend::kernels() {
         Ok(classes) => Check::good("kernels", format!("cpu, {classes}")),
-        Err(status) => Check::good("kernels", format!("cpu; those of GPUs {status}")),
+        Err(status) => {
+            let found = format!("cpu; those of GPUs {status}");
+            match probe.read(Path::new(NVIDIA)) {
+                None => Check::good("kernels", found),
+                Some(_) => Check::other(
+                    "kernels",
+                    State::Warning,
+                    found,
+                    "the processor computes; for the GPU build with a CUDA compiler (docs/HARDWARE.md)",
+                ),
+            }
+        }
     }
 }
 
@@ -290,8 +304,9 @@ mod tests {
     }
 
     impl Probe for Fake {
-        fn read(&self, _: &Path) -> Option<String> {
-            None
+        fn read(&self, path: &Path) -> Option<String> {
+            let driver = self.fails && path == Path::new(NVIDIA);
+            driver.then(|| "NVRM version: 580.159.04".to_owned())
         }
         fn memory(&self) -> Option<u64> {
             Some(self.memory_kib << 10)
@@ -400,6 +415,9 @@ mod tests {
             fails: true,
         });
         let expect = |name, state| assert!(found.contains(&(name, state)), "{name}: {found:?}");
+        if CudaBackend::kernels().is_err() {
+            expect("kernels", State::Warning);
+        }
         for name in ["memory", "folder", "port"] {
             expect(name, State::Bad);
         }
