@@ -2,8 +2,9 @@
 //! Whose fault it is that a model is not served.
 
 use anyhow::Error;
+use metrale_circuit::PlanError;
 use metrale_gpu_runtime::{DeviceFault, StartError};
-use metrale_model_engine::{LoadError, engine};
+use metrale_model_engine::{LoadError, PrepareError, engine};
 
 use super::{DefaultError, DeviceError, SizeError};
 
@@ -25,6 +26,11 @@ impl Blame {
         // Wherever it struck: a device that is lost while weights are brought to it says nothing of them.
         if error.chain().any(|cause| cause.is::<DeviceFault>()) {
             return Blame::Machine;
+        }
+        if let Some(PrepareError::Plan(plan)) = error.downcast_ref()
+            && let PlanError::UnknownClass { .. } | PlanError::UnknownDevice { .. } = **plan
+        {
+            return Blame::Options;
         }
         match error.downcast_ref::<SizeError>() {
             Some(

@@ -6,7 +6,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -125,9 +125,26 @@ fn listening(
     // The log has ended, and so has the server.
     let status = server.0.wait().or_exit(Exit::Machine)?;
     Err(Failure::text(
-        Exit::Failed,
-        format!("met serve ended before it listened ({status}): {last}"),
+        ended_as(status),
+        format!(
+            "met serve ended before it listened ({status}): {}",
+            message(&last)
+        ),
     ))
+}
+
+/// Its status is this command's.
+fn ended_as(status: ExitStatus) -> Exit {
+    let same = |exit: &Exit| *exit != Exit::Done && status.code() == Some(*exit as i32);
+    Exit::ALL.into_iter().find(same).unwrap_or(Exit::Failed)
+}
+
+/// What a line of the log says.
+fn message(line: &str) -> String {
+    let fields = serde_json::from_str::<serde_json::Value>(line).ok();
+    let message = fields.and_then(|line| Some(line["fields"]["message"].as_str()?.to_owned()));
+    let message = message.as_deref().unwrap_or(line);
+    message.strip_prefix("met: ").unwrap_or(message).to_owned()
 }
 
 /// The address in the log's line `listening`.
@@ -149,7 +166,7 @@ fn wait_ready(server: &mut Server, at: SocketAddr, started: Instant) -> Result<f
         if let Some(status) = server.0.try_wait().or_exit(Exit::Machine)? {
             let what =
                 format!("met serve ended before it was ready ({status}); start it to see why");
-            return Err(Failure::text(Exit::Failed, what));
+            return Err(Failure::text(ended_as(status), what));
         }
         std::thread::sleep(PAUSE);
     }
