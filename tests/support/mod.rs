@@ -45,9 +45,12 @@ pub(crate) fn served<'a>(names: &[&'a str]) -> Vec<&'a str> {
             .iter()
             .any(|q| name.contains(q))
     };
+    // A pool of latents has no format of 8 bits, here as on class cpu.
+    let narrow = matches!(kv_asked(), Elem::I8 | Elem::F8E4M3);
+    let latent = |name: &str| narrow && name.starts_with("deepseek");
     let names = names.iter().copied();
     names
-        .filter(|n| !quantized(n) || planned_on_gpu(n))
+        .filter(|n| !(quantized(n) || latent(n)) || planned_on_gpu(n))
         .collect()
 }
 
