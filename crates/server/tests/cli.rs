@@ -323,9 +323,12 @@ fn a_plan_says_whose_peaks_it_is_held_to() {
     );
     assert!(err.contains("--device: h100-sxm, h200-sxm"), "{err}");
     // A device that the class does not have is the command line's fault, as a class that is not there.
-    for flags in [["--device", "h200-sxm"], ["--hardware", "h2000"]] {
-        let (code, _, err) =
-            output(&[&["circuit", "plan", &fixture("qwen3")], &flags[..]].concat());
+    for flags in [
+        &["--device", "cpu-generic", "--hardware", "hopper"][..],
+        &["--device", "h2000"],
+        &["--hardware", "h2000"],
+    ] {
+        let (code, _, err) = output(&[&["circuit", "plan", &fixture("qwen3")], flags].concat());
         assert!(code == 2 && err.contains(flags[1]), "{code}: {err}");
     }
 }
