@@ -142,7 +142,9 @@ fn run(path: &std::path::Path, case: Case, alone: bool) -> Result<Outcome> {
         kv_host_bytes: case.host_bytes,
         ..EngineOptions::default()
     };
-    let (mut driver, _populator) = assemble(model, options)?;
+    let (mut driver, mut populator) = assemble(model, options)?;
+    // What is preempted follows from the pool's size, not from how far its population has come.
+    populator.wait();
     let handle = driver.handle();
     let answers: Arc<Mutex<BTreeMap<u64, Answer>>> = Arc::default();
     let mut dice = Dice(case.blocks);

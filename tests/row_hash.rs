@@ -191,7 +191,9 @@ impl Running {
             guess: case.guess,
             ..EngineOptions::default()
         };
-        let (driver, populator) = assemble(model, options)?;
+        let (driver, mut populator) = assemble(model, options)?;
+        // What is preempted follows from the pool's size, not from how far its population has come.
+        populator.wait();
         let handle = driver.handle();
         Ok(Running {
             driver,

@@ -59,7 +59,9 @@ fn run(blocks: u64, host_bytes: u64, spoil: bool) -> Result<(Rows, Option<TierSt
         kv_host_bytes: host_bytes,
         ..EngineOptions::default()
     };
-    let (mut driver, _populator) = assemble(model, options)?;
+    let (mut driver, mut populator) = assemble(model, options)?;
+    // What is preempted follows from the pool's size, not from how far its population has come.
+    populator.wait();
     let tier = driver.router().spill.0.clone();
     if let Some(tier) = &tier {
         tier.restore_always();

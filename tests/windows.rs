@@ -146,7 +146,9 @@ impl Running {
             guess: case.drafts.then_some(guess),
             ..EngineOptions::default()
         };
-        let (driver, populator) = assemble(model, options)?;
+        let (driver, mut populator) = assemble(model, options)?;
+        // What is preempted follows from the pool's size, not from how far its population has come.
+        populator.wait();
         Ok(Running {
             handle: driver.handle(),
             driver,

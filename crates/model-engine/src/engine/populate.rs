@@ -48,15 +48,20 @@ impl Populator {
             thread: Some(thread),
         })
     }
+
+    /// Returns once the pool is populated, or stays as it is.
+    pub fn wait(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            // It has nothing to report: a write that failed left its blocks unpopulated.
+            let _ = thread.join();
+        }
+    }
 }
 
 impl Drop for Populator {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // It has nothing to report: a write that failed left its blocks unpopulated.
-            let _ = thread.join();
-        }
+        self.wait();
     }
 }
 

@@ -71,8 +71,9 @@ impl Model {
         if let Some(config) = config {
             return Ok(config);
         }
+        // A file of a repository stands behind a colon.
         let looks_like_path = spec.starts_with(['/', '.', '~'])
-            || spec.matches('/').count() > 1 && !spec.contains(':');
+            || !spec.contains(':') && (spec.matches('/').count() > 1 || spec.ends_with(".gguf"));
         if spec.contains('/') && !looks_like_path {
             return Self::hub(spec).or_exit(Exit::Usage);
         }
@@ -318,7 +319,13 @@ mod tests {
             (repo.as_str(), revision.as_str(), file.as_deref()),
             ("a/b", "c", Some("d/e.gguf"))
         );
-        for path in ["./absent", "/absent/x.gguf", "a/b/c", "absent"] {
+        for path in [
+            "./absent",
+            "/absent/x.gguf",
+            "absent/x.gguf",
+            "a/b/c",
+            "absent",
+        ] {
             let e = Model::parse(Some(path)).unwrap_err();
             assert_eq!(e.exit, Exit::NotFound, "{path}");
             assert!(e.why.unwrap().to_string().contains("smollm2-135m"));
