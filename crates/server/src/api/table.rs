@@ -138,7 +138,7 @@ pub const FIELDS: &[Field] = &[
         "bad_words",
         BOTH,
         Honoured(
-            "a list of texts: the tokens of none, alone or behind a space, are drawn one after the other",
+            "a list of texts, white space before each left out: its tokens, as it stands alone or behind a space, are never drawn one after the other. Tokens are kept out, not letters: others may still spell a text",
         ),
     ),
     field("max_tokens", BOTH, Honoured("most tokens to generate")),
