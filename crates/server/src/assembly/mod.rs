@@ -245,9 +245,8 @@ fn planned(
     let room = match on.device {
         Device::Cpu => Room::of_machine(),
         Device::Cuda(_) => {
-            let memory = plan(sizes.most_pools(prepared))?.memory;
-            let rest = memory.total_bytes() - memory.arena_bytes(ArenaKind::Kv);
-            Room::of_device(info.memory, rest)
+            let most = plan(sizes.most_pools(prepared))?;
+            Room::of_device(info.memory, sizes::rest(&most.memory))
         }
     };
     let plan = plan(sizes.kv_pools(options, prepared, room)?)?;

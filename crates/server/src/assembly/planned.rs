@@ -3,10 +3,10 @@
 
 use anyhow::Result;
 use metrale_circuit::{CircuitLibrary, Plan};
-use metrale_model_engine::{PlanOptions, Prepared};
+use metrale_model_engine::{KvPools, PlanOptions, Prepared};
 
 use super::LoadOptions;
-use super::sizes::{self, Room};
+use super::sizes::{self, Room, rest};
 
 /// What is planned for.
 pub(crate) struct Shown {
@@ -20,7 +20,8 @@ pub(crate) struct Shown {
     pub(crate) fuse: bool,
 }
 
-/// The plan of `prepared` by the sizes of `options`. Without a size of the KV cache it holds every sequence at full length.
+/// The plan of `prepared` by the sizes of `options`. Without a size of the KV cache it holds every sequence at full length, on a
+/// device whose memory DEVICES.toml states at most what a server would give it there.
 ///
 /// # Errors
 /// As [`open_on`](super::open_on) without its device.
@@ -31,18 +32,25 @@ pub(crate) fn plan_on(
     shown: Shown,
 ) -> Result<Plan> {
     let sizes = sizes::choose(options, prepared, &shown.class)?;
-    let pools = sizes.kv_pools(options, prepared, Room::endless())?;
     let mut limits = sizes.step;
     limits.rows = limits.rows.max(shown.rows);
-    let plan = PlanOptions {
-        class: shown.class,
-        device: shown.device,
-        kv: sizes.kv,
-        limits,
-        kv_blocks: pools.blocks,
-        windows: pools.windows,
-        snapshots: limits.slots,
-        fuse: shown.fuse,
+    let plan = |pools: KvPools| {
+        let options = PlanOptions {
+            class: shown.class.clone(),
+            device: shown.device.clone(),
+            kv: sizes.kv.clone(),
+            limits,
+            kv_blocks: pools.blocks,
+            windows: pools.windows,
+            snapshots: limits.slots,
+            fuse: shown.fuse,
+        };
+        prepared.plan(library, &options)
     };
-    Ok(prepared.plan(library, &plan)?)
+    let device = shown.device.as_ref().and_then(|d| library.devices().get(d));
+    let room = match device.and_then(|d| d.memory_bytes) {
+        Some(bytes) => Room::of_device(bytes, rest(&plan(sizes.most_pools(prepared))?.memory)),
+        None => Room::endless(),
+    };
+    Ok(plan(sizes.kv_pools(options, prepared, room)?)?)
 }

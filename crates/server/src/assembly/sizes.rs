@@ -6,7 +6,7 @@ use std::time::UNIX_EPOCH;
 
 use metrale_circuit::{KvFormats, Plan};
 use metrale_config::ConfigSource;
-use metrale_core::{Elem, KV_BLOCK, StepLimits};
+use metrale_core::{ArenaKind, Elem, KV_BLOCK, MemoryPlan, StepLimits};
 use metrale_model_engine::{KvPools, Prepared};
 use metrale_scheduler::{LimitsError, PlannerLimits};
 use serde_json::json;
@@ -46,6 +46,11 @@ impl Room {
             what: "nine tenths of the device's free memory, less weights and activations",
         }
     }
+}
+
+/// Bytes of a plan beside its KV pool.
+pub(super) fn rest(memory: &MemoryPlan) -> u64 {
+    memory.total_bytes() - memory.arena_bytes(ArenaKind::Kv)
 }
 
 /// Options that do not go together with the checkpoint or the machine.
