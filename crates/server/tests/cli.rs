@@ -286,6 +286,24 @@ fn circuit_folder(name: &str) -> String {
     folder.to_str().unwrap().to_owned()
 }
 
+/// 256 sequences of 40,960 tokens want 1.5 TB; a device whose memory is known is planned as its server would plan it.
+#[test]
+fn a_plan_for_a_known_device_fits_into_it() {
+    let total = |hardware: &str| {
+        let (code, out, err) = output(&["circuit", "memory", "qwen3-8b", "--hardware", hardware]);
+        assert_eq!(code, 0, "{err}");
+        let line = out.lines().find(|l| l.starts_with("total")).unwrap();
+        line.split_whitespace()
+            .skip(1)
+            .take(2)
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert_eq!(total("h200"), "136.26 GB"); // of 151.4
+    assert_eq!(total("h100"), "77.31 GB"); // of 85.9
+    assert_eq!(total("hopper"), "1.56 TB");
+}
+
 /// A roofline says of which device it is, and no device is taken because of its name.
 #[test]
 fn a_plan_says_whose_peaks_it_is_held_to() {

@@ -128,7 +128,7 @@ pub(super) const SIZES: Group = Group {
         KV_TYPE,
         KV_LAYERS,
         Flag {
-            default: "every sequence at full length",
+            default: "every sequence at full length, on a device of known memory at most what weights and activations leave of nine tenths",
             ..KV_BYTES
         },
         ACCEPT_KEY,
