@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use metrale_circuit::{CircuitLibrary, Plan};
-use metrale_core::{ArenaKind, Elem};
+use metrale_core::Elem;
 use metrale_gpu_runtime::{CudaOptions, DeviceInfo, FaultPlan, HostOptions, Isa};
 use metrale_model_engine::adapters::Guess;
 use metrale_model_engine::{
