@@ -10,15 +10,16 @@ mod support;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use metrale_core::{KV_BLOCK, StepLimits};
+use metrale_core::KV_BLOCK;
 use metrale_model_engine::EngineOptions;
 use metrale_model_engine::adapters::{HostTier, TierStats};
-use metrale_model_engine::engine::assemble;
+use metrale_model_engine::engine::step_limits;
 use metrale_sampling::{Sampling, SamplingFields};
 use metrale_scheduler::{
     Delivery, Event, FinishReason, Lookahead, PlannerLimits, Policy, Request, RequestId, Stats,
     Turn,
 };
+use support::serving::populated;
 use support::{Result, Setup, TempCopy, fixture};
 
 const REQUESTS: u64 = 200;
@@ -124,16 +125,7 @@ fn run(path: &std::path::Path, case: Case, alone: bool) -> Result<Outcome> {
         policy: case.policy,
         ..PlannerLimits::default()
     };
-    let step = StepLimits {
-        rows: limits.max_rows,
-        logits_rows: limits.max_logits_rows,
-        slots: SLOTS,
-        blocks_per_slot: CONTEXT.div_ceil(KV_BLOCK),
-        tables: 1,
-        history: limits.max_history,
-        bias: limits.max_bias,
-        mask_words: 0,
-    };
+    let step = step_limits(&limits);
     let model = Setup::new(step, case.blocks).load(path)?;
     let options = EngineOptions {
         limits,
@@ -142,9 +134,7 @@ fn run(path: &std::path::Path, case: Case, alone: bool) -> Result<Outcome> {
         kv_host_bytes: case.host_bytes,
         ..EngineOptions::default()
     };
-    let (mut driver, mut populator) = assemble(model, options)?;
-    // What is preempted follows from the pool's size, not from how far its population has come.
-    populator.wait();
+    let (mut driver, _populator) = populated(model, options)?;
     let handle = driver.handle();
     let answers: Arc<Mutex<BTreeMap<u64, Answer>>> = Arc::default();
     let mut dice = Dice(case.blocks);

@@ -7,16 +7,16 @@ mod support;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use metrale_core::{KV_BLOCK, StepLimits};
+use metrale_core::KV_BLOCK;
 use metrale_model_engine::EngineOptions;
 use metrale_model_engine::adapters::Guess;
-use metrale_model_engine::engine::assemble;
+use metrale_model_engine::engine::step_limits;
 use metrale_sampling::{Sampling, SamplingFields};
 use metrale_scheduler::{
     ConstraintError, Delivery, Event, Fault, FaultKind, FixedMask, PlannerLimits, Request,
     RequestId, Stats, Text, TokenConstraint, TokenMask, Turn,
 };
-use support::serving::turn;
+use support::serving::{populated, turn};
 use support::{Result, Setup, fixture, served};
 
 /// Vocabularies that are a multiple of 32 and ones that are not, attention with and without windows, recurrent layers, experts.
@@ -92,16 +92,7 @@ fn case(chunk: u32, kv_blocks: u64) -> Case {
         max_bias: 64,
         ..PlannerLimits::default()
     };
-    let step = StepLimits {
-        rows: limits.max_rows,
-        logits_rows: limits.max_logits_rows,
-        slots: limits.max_num_seqs,
-        blocks_per_slot: limits.max_seq_len.div_ceil(KV_BLOCK),
-        tables: 1,
-        history: limits.max_history,
-        bias: limits.max_bias,
-        mask_words: 0,
-    };
+    let step = step_limits(&limits);
     Case {
         setup: Setup::new(step, kv_blocks),
         limits,
@@ -181,7 +172,7 @@ fn run(
         guess: case.guess,
         ..EngineOptions::default()
     };
-    let (mut driver, _populator) = assemble(model, options)?;
+    let (mut driver, _populator) = populated(model, options)?;
     let handle = driver.handle();
     let answers: Arc<Mutex<BTreeMap<u64, Answer>>> = Arc::default();
     for group in groups {

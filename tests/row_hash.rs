@@ -11,16 +11,16 @@ mod support;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
-use metrale_core::{Elem, KV_BLOCK, StepLimits};
+use metrale_core::{Elem, KV_BLOCK};
 use metrale_gpu_runtime::Isa;
 use metrale_model_engine::EngineOptions;
 use metrale_model_engine::adapters::Guess;
-use metrale_model_engine::engine::{EngineDriver, assemble};
+use metrale_model_engine::engine::{EngineDriver, step_limits};
 use metrale_sampling::{Sampling, SamplingFields};
 use metrale_scheduler::{
     Delivery, Event, FinishReason, Handle, PlannerLimits, Request, RequestId, Stats, Turn,
 };
-use support::serving::turn;
+use support::serving::{populated, turn};
 use support::{Result, Setup, dummy, fixture, on_gpu, served};
 
 /// Families, weight formats with arithmetic of their own, and heads of 64 and 128 columns, which GPU classes have kernels for.
@@ -115,16 +115,7 @@ fn sized(chunk: u32, kv_blocks: u64) -> Case {
         max_bias: 64,
         ..PlannerLimits::default()
     };
-    let step = StepLimits {
-        rows: limits.max_rows,
-        logits_rows: limits.max_logits_rows,
-        slots: limits.max_num_seqs,
-        blocks_per_slot: limits.max_seq_len.div_ceil(KV_BLOCK),
-        tables: 1,
-        history: limits.max_history,
-        bias: limits.max_bias,
-        mask_words: 0,
-    };
+    let step = step_limits(&limits);
     Case {
         setup: Setup::new(step, kv_blocks),
         limits,
@@ -191,9 +182,7 @@ impl Running {
             guess: case.guess,
             ..EngineOptions::default()
         };
-        let (driver, mut populator) = assemble(model, options)?;
-        // What is preempted follows from the pool's size, not from how far its population has come.
-        populator.wait();
+        let (driver, populator) = populated(model, options)?;
         let handle = driver.handle();
         Ok(Running {
             driver,

@@ -7,12 +7,12 @@ mod support;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use metrale_core::{KV_BLOCK, StepLimits};
 use metrale_model_engine::EngineOptions;
 use metrale_model_engine::adapters::{HostTier, TierStats};
-use metrale_model_engine::engine::assemble;
+use metrale_model_engine::engine::step_limits;
 use metrale_sampling::Sampling;
 use metrale_scheduler::{Delivery, Event, PlannerLimits, Request, RequestId, Turn};
+use support::serving::populated;
 use support::{Result, Setup, fixture};
 
 const REQUESTS: u64 = 40;
@@ -42,16 +42,7 @@ fn run(blocks: u64, host_bytes: u64, spoil: bool) -> Result<(Rows, Option<TierSt
         max_seq_len: CONTEXT,
         ..PlannerLimits::default()
     };
-    let step = StepLimits {
-        rows: limits.max_rows,
-        logits_rows: SLOTS,
-        slots: SLOTS,
-        tables: 1,
-        blocks_per_slot: CONTEXT.div_ceil(KV_BLOCK),
-        history: limits.max_history,
-        bias: limits.max_bias,
-        mask_words: 0,
-    };
+    let step = step_limits(&limits);
     let model = Setup::new(step, blocks).load(&fixture("llama"))?;
     let options = EngineOptions {
         limits,
@@ -59,9 +50,7 @@ fn run(blocks: u64, host_bytes: u64, spoil: bool) -> Result<(Rows, Option<TierSt
         kv_host_bytes: host_bytes,
         ..EngineOptions::default()
     };
-    let (mut driver, mut populator) = assemble(model, options)?;
-    // What is preempted follows from the pool's size, not from how far its population has come.
-    populator.wait();
+    let (mut driver, _populator) = populated(model, options)?;
     let tier = driver.router().spill.0.clone();
     if let Some(tier) = &tier {
         tier.restore_always();

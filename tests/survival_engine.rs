@@ -6,9 +6,8 @@ mod support;
 use std::fs;
 use std::sync::{Arc, Mutex};
 
-use metrale_core::{KV_BLOCK, StepLimits};
 use metrale_model_engine::EngineOptions;
-use metrale_model_engine::engine::assemble;
+use metrale_model_engine::engine::{assemble, step_limits};
 use metrale_model_weights::Checkpoint;
 use metrale_sampling::Sampling;
 use metrale_scheduler::{
@@ -66,16 +65,7 @@ fn survival_44_nan_logits_in_one_row_fail_that_request_alone() {
         max_seq_len: 64,
         ..PlannerLimits::default()
     };
-    let step = StepLimits {
-        rows: limits.max_rows,
-        logits_rows: 4,
-        slots: 4,
-        blocks_per_slot: 64 / KV_BLOCK,
-        tables: 1,
-        history: limits.max_history,
-        bias: limits.max_bias,
-        mask_words: 0,
-    };
+    let step = step_limits(&limits);
     // Few blocks, so that those which held NaN are used again.
     let model = Setup::new(step, 6).load(copy.path()).unwrap();
     let options = EngineOptions {

@@ -13,14 +13,14 @@ use std::sync::{Arc, Mutex};
 use metrale_cache::WindowOptions;
 use metrale_circuit::WindowPool;
 use metrale_core::{ArenaKind, Elem, KV_BLOCK, StepLimits};
-use metrale_model_engine::engine::{EngineDriver, Populator, assemble};
+use metrale_model_engine::engine::{EngineDriver, Populator, step_limits};
 use metrale_model_engine::{EngineOptions, KvPools, Model, PlanOptions, Prepared};
 use metrale_model_weights::Checkpoint;
 use metrale_sampling::Sampling;
 use metrale_scheduler::{
     Delivery, Event, Handle, Lookahead, PlannerLimits, Request, RequestId, Turn,
 };
-use support::serving::turn;
+use support::serving::{populated, turn};
 use support::{Result, Setup, TempCopy, fixture, kv_asked, library, served};
 
 /// Families with windows: all layers have one, every second, every second.
@@ -118,16 +118,7 @@ impl Running {
             max_drafts: if case.drafts { 6 } else { 0 },
             ..PlannerLimits::default()
         };
-        let step = StepLimits {
-            rows: limits.max_rows,
-            logits_rows: limits.max_logits_rows,
-            slots: case.slots,
-            blocks_per_slot: CONTEXT.div_ceil(KV_BLOCK),
-            tables: 1,
-            history: limits.max_history,
-            bias: limits.max_bias,
-            mask_words: 0,
-        };
+        let step = step_limits(&limits);
         let mut setup = Setup::new(step, case.blocks);
         let pool = |(tokens, more)| WindowPool {
             tokens,
@@ -146,9 +137,7 @@ impl Running {
             guess: case.drafts.then_some(guess),
             ..EngineOptions::default()
         };
-        let (driver, mut populator) = assemble(model, options)?;
-        // What is preempted follows from the pool's size, not from how far its population has come.
-        populator.wait();
+        let (driver, populator) = populated(model, options)?;
         Ok(Running {
             handle: driver.handle(),
             driver,

@@ -4,12 +4,22 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use metrale_model_engine::engine::{EngineDriver, assemble};
+use metrale_model_engine::engine::{EngineDriver, Populator, assemble, step_limits};
 use metrale_model_engine::{EngineOptions, TransformerModel};
 use metrale_sampling::Sampling;
 use metrale_scheduler::{Delivery, Event, Health, PlannerLimits, Request, RequestId, Turn};
 
 use super::{Result, Setup, on_gpu};
+
+/// A driver whose KV pool is populated: what is preempted follows from the pool's size, not from how far its population has come.
+pub(crate) fn populated(
+    model: TransformerModel,
+    options: EngineOptions,
+) -> Result<(EngineDriver, Populator)> {
+    let (driver, mut populator) = assemble(model, options)?;
+    populator.wait();
+    Ok((driver, populator))
+}
 
 /// Limits so small that prefill goes in chunks, and a pool of twelve blocks.
 pub(crate) fn small() -> (Setup, PlannerLimits) {
@@ -23,17 +33,7 @@ pub(crate) fn small() -> (Setup, PlannerLimits) {
         max_seq_len: 64,
         ..PlannerLimits::default()
     };
-    let step = metrale_core::StepLimits {
-        rows: limits.max_rows,
-        logits_rows: 3,
-        slots: 3,
-        blocks_per_slot: 4,
-        tables: 1,
-        history: limits.max_history,
-        bias: limits.max_bias,
-        mask_words: 0,
-    };
-    (Setup::new(step, 12), limits)
+    (Setup::new(step_limits(&limits), 12), limits)
 }
 
 /// Two requests for `tokens` tokens each: their last events, and the health afterwards. A step that has not ended after a

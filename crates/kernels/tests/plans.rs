@@ -110,8 +110,12 @@ fn instance(
         let kv_heads = (hidden / head_dim / 2).max(1);
         flat.insert("num_key_value_heads".into(), Scalar::Int(kv_heads));
     }
+    instantiated(library, &flat)
+}
+
+fn instantiated(library: &CircuitLibrary, flat: &FlatMap) -> Instance {
     let input = ConfigInput {
-        flat: &flat,
+        flat,
         source: Source::Hf,
         nulls: None,
         tensors: None,
@@ -139,14 +143,7 @@ fn of_fixture(library: &CircuitLibrary, name: &str) -> Instance {
     let text = std::fs::read(root.join(name).join("config.json")).unwrap();
     let document = json::parse(&text, &json::JsonLimits::default()).unwrap();
     let flat = flatten::flatten_json(&document).unwrap();
-    let input = ConfigInput {
-        flat: &flat,
-        source: Source::Hf,
-        nulls: None,
-        tensors: None,
-        accept: &[],
-    };
-    library.instantiate(&input).unwrap()
+    instantiated(library, &flat)
 }
 
 /// Formats of a fixture's weights: `weights`, but for stacks of matrices.

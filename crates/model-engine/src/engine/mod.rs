@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use metrale_cache::{CacheOptions, KvCache, StateOptions, WindowOptions};
+use metrale_core::{KV_BLOCK, StepLimits};
 use metrale_sampling::Sampling;
 use metrale_scheduler::{
     ClockRouter, Driver, Handle, LimitsError, Lookahead, PlannerLimits, Routers,
@@ -74,6 +75,21 @@ pub enum StartError {
     /// A thread could not be started.
     #[error("the engine's thread could not be started: {0}")]
     Thread(#[from] io::Error),
+}
+
+/// The largest step of a planner's limits. The plan adds what follows from the model: tables, words of a mask.
+#[must_use]
+pub fn step_limits(limits: &PlannerLimits) -> StepLimits {
+    StepLimits {
+        rows: limits.max_rows,
+        logits_rows: limits.max_logits_rows,
+        slots: limits.max_num_seqs,
+        blocks_per_slot: limits.max_seq_len.div_ceil(KV_BLOCK),
+        tables: 1,
+        history: limits.max_history,
+        bias: limits.max_bias,
+        mask_words: 0,
+    }
 }
 
 /// A running engine. Dropping it drains: what runs is finished, then the thread ends. [`Engine::stop`] does not wait so long.

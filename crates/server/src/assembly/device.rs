@@ -7,7 +7,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use metrale_circuit::{CircuitLibrary, Plan, PlanError};
+use metrale_circuit::{CircuitLibrary, PlanError};
 use metrale_gpu_runtime::{
     CudaBackend, CudaOptions, CudaStartError, DeviceInfo, GpuBackend, HostBackend, HostOptions,
     StartError,
@@ -218,11 +218,11 @@ impl Device {
         }
     }
 
-    /// A plan made for this device, or why there is none; what a GPU's class lacks, the processor's may have.
+    /// What was planned for this device, or why it was not; what a GPU's class lacks, the processor's may have.
     ///
     /// # Errors
-    /// [`DeviceError::Kernels`], or the [`PrepareError`] as it is.
-    pub fn planned(self, plan: Result<Plan, PrepareError>) -> anyhow::Result<Plan> {
+    /// [`DeviceError::Kernels`] for a [`PrepareError`] that says so, or the error as it is.
+    pub fn planned<T>(self, planned: anyhow::Result<T>) -> anyhow::Result<T> {
         use PlanError::{MissingPoint, NoKernel, NoPack, NotServed};
         let lacks = |e: &PrepareError| match e {
             PrepareError::Plan(e) => {
@@ -233,13 +233,14 @@ impl Device {
             }
             _ => false,
         };
-        plan.map_err(|source| match lacks(&source) && self != Device::Cpu {
-            true => DeviceError::Kernels {
+        planned.map_err(|why| match why.downcast::<PrepareError>() {
+            Ok(source) if lacks(&source) && self != Device::Cpu => DeviceError::Kernels {
                 device: self,
                 source: Box::new(source),
             }
             .into(),
-            false => source.into(),
+            Ok(source) => source.into(),
+            Err(why) => why,
         })
     }
 }
@@ -356,7 +357,7 @@ mod tests {
             fuse: true,
         };
         let error = Device::Cuda(0)
-            .planned(prepared.plan(&library, &options))
+            .planned(prepared.plan(&library, &options).map_err(Into::into))
             .unwrap_err();
         let text = error.to_string();
         for word in ["--device cuda:0: ", "q8_0", ", or choose --device cpu"] {

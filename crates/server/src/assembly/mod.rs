@@ -24,9 +24,7 @@ use metrale_circuit::{CircuitLibrary, Plan};
 use metrale_core::Elem;
 use metrale_gpu_runtime::{CudaOptions, DeviceInfo, FaultPlan, HostOptions, Isa};
 use metrale_model_engine::adapters::Guess;
-use metrale_model_engine::{
-    Engine, EngineOptions, KvPools, PlanOptions, Prepared, TransformerModel, load,
-};
+use metrale_model_engine::{Engine, EngineOptions, Prepared, TransformerModel, load};
 use metrale_model_weights::Checkpoint;
 use metrale_scheduler::{PlannerLimits, Policy};
 
@@ -34,8 +32,7 @@ use crate::engine_face::{ModelCard, ServedModel};
 use crate::template::{ChatTemplate, TemplateError, TemplateLimits, TemplateTokens};
 use crate::text_face;
 use crate::tokenizer::{NoTokenizer, Tokenizer, TokenizerError};
-pub(crate) use planned::{Shown, plan_on};
-use sizes::Room;
+pub(crate) use planned::{Memory, Target, plan_on};
 
 pub use blame::Blame;
 pub use defaults::{DefaultError, SamplingFlags};
@@ -209,7 +206,21 @@ pub fn open_on(options: LoadOptions, on: OpenDevice) -> Result<Opened> {
     if options.quantize_fp8 {
         prepared.quantize_fp8()?;
     }
-    let (on, (plan, limits)) = on.planned(|on| planned(&options, &library, &prepared, on))?;
+    let (on, (plan, limits)) = on.planned(|on| {
+        let info = on.backend.device();
+        let target = Target {
+            class: info.class.clone(),
+            device: device::stated(&library, info),
+            memory: match on.device {
+                Device::Cpu => Memory::Machine,
+                Device::Cuda(_) => Memory::Device(info.memory),
+            },
+            rows: 0,
+            fuse: true,
+        };
+        on.device
+            .planned(plan_on(&library, &prepared, &options, target))
+    })?;
     Ok(Opened {
         prepared,
         plan: Arc::new(plan),
@@ -217,40 +228,6 @@ pub fn open_on(options: LoadOptions, on: OpenDevice) -> Result<Opened> {
         on,
         options,
     })
-}
-
-/// The plan for an open device, and the planner's limits.
-fn planned(
-    options: &LoadOptions,
-    library: &CircuitLibrary,
-    prepared: &Prepared,
-    on: &OpenDevice,
-) -> Result<(Plan, PlannerLimits)> {
-    let info = on.backend.device();
-    let sizes = sizes::choose(options, prepared, &info.class)?;
-    let plan = |pools: KvPools| {
-        let plan_options = PlanOptions {
-            class: info.class.clone(),
-            device: device::stated(library, info),
-            kv: sizes.kv.clone(),
-            limits: sizes.step,
-            kv_blocks: pools.blocks,
-            windows: pools.windows,
-            // One for each sequence that runs, on average.
-            snapshots: sizes.step.slots,
-            fuse: true,
-        };
-        on.device.planned(prepared.plan(library, &plan_options))
-    };
-    let room = match on.device {
-        Device::Cpu => Room::of_machine(),
-        Device::Cuda(_) => {
-            let most = plan(sizes.most_pools(prepared))?;
-            Room::of_device(info.memory, sizes::rest(&most.memory))
-        }
-    };
-    let plan = plan(sizes.kv_pools(options, prepared, room)?)?;
-    Ok((plan, sizes.planner))
 }
 
 /// A model that answers.

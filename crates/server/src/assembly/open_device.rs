@@ -65,17 +65,14 @@ impl OpenDevice {
         self,
         plan: impl Fn(&OpenDevice) -> anyhow::Result<T>,
     ) -> anyhow::Result<(OpenDevice, T)> {
-        let why = match (plan(&self), &self.otherwise) {
-            (Ok(planned), _) => return Ok((self, planned)),
-            (Err(why), None) => return Err(why),
-            (Err(why), Some(_)) => why.downcast::<DeviceError>()?,
-        };
-        let Some((host, cuda)) = &self.otherwise else {
-            return Err(why.into());
-        };
-        let processor = OpenDevice::processor(host, cuda, why)?;
-        let planned = plan(&processor)?;
-        Ok((processor, planned))
+        match (plan(&self), &self.otherwise) {
+            (Err(why), Some((host, cuda))) => {
+                let processor = OpenDevice::processor(host, cuda, why.downcast()?)?;
+                let planned = plan(&processor)?;
+                Ok((processor, planned))
+            }
+            (planned, _) => Ok((self, planned?)),
+        }
     }
 }
 

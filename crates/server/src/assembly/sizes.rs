@@ -6,7 +6,8 @@ use std::time::UNIX_EPOCH;
 
 use metrale_circuit::{KvFormats, Plan};
 use metrale_config::ConfigSource;
-use metrale_core::{ArenaKind, Elem, KV_BLOCK, MemoryPlan, StepLimits};
+use metrale_core::{Elem, KV_BLOCK, StepLimits};
+use metrale_model_engine::engine::step_limits;
 use metrale_model_engine::{KvPools, Prepared};
 use metrale_scheduler::{LimitsError, PlannerLimits};
 use serde_json::json;
@@ -46,11 +47,6 @@ impl Room {
             what: "nine tenths of the device's free memory, less weights and activations",
         }
     }
-}
-
-/// Bytes of a plan beside its KV pool.
-pub(super) fn rest(memory: &MemoryPlan) -> u64 {
-    memory.total_bytes() - memory.arena_bytes(ArenaKind::Kv)
 }
 
 /// Options that do not go together with the checkpoint or the machine.
@@ -186,16 +182,7 @@ pub(super) fn choose(
         ..defaults
     };
     planner.validate()?;
-    let step = StepLimits {
-        rows: planner.max_rows,
-        logits_rows: planner.max_logits_rows,
-        slots: seqs,
-        blocks_per_slot: max_seq_len.div_ceil(KV_BLOCK),
-        tables: 1,
-        history: planner.max_history,
-        bias: planner.max_bias,
-        mask_words: 0,
-    };
+    let step = step_limits(&planner);
     let all = options.kv.unwrap_or_else(|| kv_of(prepared));
     let kv = options.kv_layers.formats(all, &prepared.instance)?;
     Ok(Sizes { planner, step, kv })

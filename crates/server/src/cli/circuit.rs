@@ -8,10 +8,10 @@ use metrale_model_weights::Checkpoint;
 use super::exit::{Exit, Failure, OrExit};
 use super::machine::Machine;
 use super::model::Model;
-use super::options::{kv, kv_layers};
+use super::options::sizes;
 use super::parser::Values;
 use super::serve::blamed;
-use crate::assembly::{LoadOptions, Shown, library, plan_on};
+use crate::assembly::{Memory, Target, library, plan_on};
 
 pub(super) fn show(values: &Values<'_>, machine: &Machine) -> Result<(), Failure> {
     let prepared = prepared(values, machine, &library().or_exit(Exit::Failed)?)?;
@@ -78,22 +78,17 @@ fn planned(
         prepared.quantize_fp8().or_exit(Exit::Checkpoint)?;
     }
     let (class, device) = hardware(values, library, device)?;
-    let options = LoadOptions {
-        kv: kv(values),
-        kv_layers: kv_layers(values)?,
-        kv_bytes: values.count("kv-cache-bytes"),
-        max_seq_len: values.count("max-seq-len"),
-        max_num_seqs: values.count("max-num-seqs"),
-        max_prefill_tokens: values.count("max-prefill-tokens"),
-        ..LoadOptions::new("")
-    };
-    let shown = Shown {
+    let stated = device.as_ref().and_then(|d| library.devices().get(d));
+    let memory = stated.and_then(|d| d.memory_bytes);
+    let target = Target {
         class,
         device,
+        memory: memory.map_or(Memory::Endless, Memory::Device),
         rows,
         fuse: !values.has("unfused"),
     };
-    plan_on(library, &prepared, &options, shown).map_err(blamed)
+    let (plan, _) = plan_on(library, &prepared, &sizes(values)?, target).map_err(blamed)?;
+    Ok(plan)
 }
 
 /// The class to plan for and the device of the roofline. Both flags may begin a device's name (`h200`).

@@ -97,20 +97,27 @@ pub(super) fn load(values: &Values<'_>, machine: &Machine) -> Result<LoadOptions
     })
 }
 
-/// The same without the group `Sampling defaults`.
-pub(super) fn engine(values: &Values<'_>, machine: &Machine) -> Result<LoadOptions, Failure> {
-    let defaults = LoadOptions::new("");
+/// The flags that the sizes of a plan follow from.
+pub(super) fn sizes(values: &Values<'_>) -> Result<LoadOptions, Failure> {
     Ok(LoadOptions {
-        device: values.device("device").unwrap_or(Wanted::Auto),
-        threads: values.count("threads").unwrap_or(defaults.threads),
-        affinity: affinity(values)?,
-        isa: isa(machine)?,
         kv: kv(values),
         kv_layers: kv_layers(values)?,
         kv_bytes: values.count("kv-cache-bytes"),
         max_seq_len: values.count("max-seq-len"),
         max_num_seqs: values.count("max-num-seqs"),
         max_prefill_tokens: values.count("max-prefill-tokens"),
+        ..LoadOptions::new("")
+    })
+}
+
+/// The same as [`load`] without the group `Sampling defaults`.
+pub(super) fn engine(values: &Values<'_>, machine: &Machine) -> Result<LoadOptions, Failure> {
+    let defaults = sizes(values)?;
+    Ok(LoadOptions {
+        device: values.device("device").unwrap_or(Wanted::Auto),
+        threads: values.count("threads").unwrap_or(defaults.threads),
+        affinity: affinity(values)?,
+        isa: isa(machine)?,
         queue_len: values.count("queue-len").unwrap_or(defaults.queue_len),
         policy: values
             .text("policy")

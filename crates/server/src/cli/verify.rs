@@ -70,7 +70,8 @@ fn run(
             limits,
             fuse: true,
         };
-        on.device.planned(prepared.plan(library, &options))
+        on.device
+            .planned(prepared.plan(library, &options).map_err(Into::into))
     });
     let (on, plan) = planned.or_exit(Exit::Checkpoint)?;
     if let Some(why) = on.passed_over.as_ref().filter(|why| !why.nothing_there()) {

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use metrale_server::http::Ended;
 use serde_json::json;
 
-use crate::support::{Script, Server, config};
+use crate::support::{Reply, Script, Server, config, send};
 
 /// A client that asks for a completion: what it has read when its connection ends.
 fn asks(addr: SocketAddr) -> JoinHandle<Vec<u8>> {
@@ -18,18 +18,21 @@ fn asks(addr: SocketAddr) -> JoinHandle<Vec<u8>> {
     })
 }
 
+/// The replies to a completion that is asked for whole, and to one that is streamed.
+fn whole_and_stream(addr: SocketAddr) -> [JoinHandle<Reply>; 2] {
+    [r#"{"prompt": "hi"}"#, r#"{"prompt": "hi", "stream": true}"#].map(|body| {
+        std::thread::spawn(move || {
+            let json = ("content-type", "application/json");
+            send(addr, "POST", "/v1/completions", &[json], body.as_bytes())
+        })
+    })
+}
+
 #[test]
 fn survival_48_a_drain_finishes_what_runs_and_takes_nothing_new() {
     let mut server = Server::new(config(), Script::hold("be"));
     let addr = server.addr;
-    let json = ("content-type", "application/json");
-    let ask = move |body: &'static str| {
-        std::thread::spawn(move || {
-            crate::support::send(addr, "POST", "/v1/completions", &[json], body.as_bytes())
-        })
-    };
-    let whole = ask(r#"{"prompt": "hi"}"#);
-    let stream = ask(r#"{"prompt": "hi", "stream": true}"#);
+    let [whole, stream] = whole_and_stream(addr);
     let mut idle = TcpStream::connect(addr).expect("connect");
     server.engine.wait_requests(2);
     server.signal_drain();
@@ -72,15 +75,7 @@ fn a_drain_that_takes_too_long_is_cut() {
     let mut config = config();
     config.limits.drain = std::time::Duration::from_millis(100);
     let mut server = Server::new(config, Script::hold("be"));
-    let addr = server.addr;
-    let json = ("content-type", "application/json");
-    let ask = move |body: &'static str| {
-        std::thread::spawn(move || {
-            crate::support::send(addr, "POST", "/v1/completions", &[json], body.as_bytes())
-        })
-    };
-    let whole = ask(r#"{"prompt": "hi"}"#);
-    let stream = ask(r#"{"prompt": "hi", "stream": true}"#);
+    let [whole, stream] = whole_and_stream(server.addr);
     server.engine.wait_requests(2);
     server.signal_drain();
     assert_eq!(server.ended(), Ended::Cut);
